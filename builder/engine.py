@@ -1,0 +1,119 @@
+"""What builds an image and runs something in it: the border that `docker_engine` and `in_place` stand behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+EngineKind = Literal["docker", "in-place"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineInfo:
+    """`gpus`: names the engine can pass through; empty when it has none. `reason`: why there are none."""
+
+    kind: EngineKind
+    version: str
+    store: str | None = None
+    supports_link: bool = True
+    gpus: tuple[str, ...] = ()
+    gpu_reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuildTarget:
+    """One image of a bake. `tag` is the local name it gets."""
+
+    image_id: str
+    tag: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuildPlan:
+    """A folder that render wrote, and what the build may use but must never keep.
+
+    `bake_file` is relative to `folder`. `contexts` are named build contexts (name -> folder or image reference),
+    `secrets` are BuildKit secrets (id -> file on this machine). `python` and `venv` only serve in-place builds.
+    """
+
+    folder: Path
+    bake_file: str
+    targets: tuple[BuildTarget, ...]
+    contexts: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, Path] = field(default_factory=dict)
+    log_file: Path
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuiltImage:
+    """`digest` is the engine's content address of the image (image ID), or of the installed files in place."""
+
+    image_id: str
+    reference: str
+    digest: str
+    digest_kind: Literal["image-id", "manifest", "installed-files"]
+    size_bytes: int
+    seconds: float
+    log_file: Path | None
+    layers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    memory_bytes: int = 8 * 2**30
+    shm_bytes: int = 2**30
+    pids: int = 4096
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExecResult:
+    """`exit_status` is None when the process was stopped at its time limit."""
+
+    argv: tuple[str, ...]
+    exit_status: int | None
+    stdout: bytes
+    stderr: bytes
+    seconds: float
+    timed_out: bool = False
+    out_of_memory: bool = False
+
+
+class Session(Protocol):
+    """A running image. `scratch` is the only folder that a check may write to."""
+
+    scratch: str
+    smoke_folder: str
+    has_gpu: bool
+
+    def python(self) -> Sequence[str]:
+        """argv that starts the Python of the environment under test."""
+        ...
+
+    def put(self, name: str, content: bytes) -> str:
+        """Write a file below the scratch folder; returns its path inside."""
+        ...
+
+    def run(self, argv: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | None = None) -> ExecResult:
+        """Run to the end or to the time limit, as the image's user. A timeout kills the whole process tree."""
+        ...
+
+
+class Engine(Protocol):
+    kind: EngineKind
+
+    def info(self) -> EngineInfo: ...
+
+    def build(self, plan: BuildPlan, on_line: Callable[[str], None]) -> Mapping[str, BuiltImage]:
+        """Build every target of the plan; raises BuildError with the last lines and the log's path."""
+        ...
+
+    def session(
+        self, image: BuiltImage, smoke_files: Mapping[str, bytes], limits: Limits, *, gpus: bool
+    ) -> AbstractContextManager[Session]:
+        """Start the image without network, with the smoke scripts in it; removed on every path out."""
+        ...
+
+    def remove(self, image: BuiltImage) -> None: ...
