@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -37,11 +36,48 @@ class InvalidVersionError(ValueError):
         self.expected = expected
 
 
-class _Text:
-    """What the types share: made by `parse`, printed by `str`, a string in JSON."""
+class _Value:
+    """What the types share: immutable, equal and ordered by `_key`, made by `parse`, printed by `str`, text in JSON.
 
-    __slots__ = ()
+    Written out because five generated comparisons in each of seven dataclasses cost 10 ms of every start.
+    """
+
+    __slots__ = ("_key",)
+    _key: tuple[Any, ...]
     example: ClassVar[str]
+
+    def __init__(self, *key: Any) -> None:
+        object.__setattr__(self, "_key", key)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{type(self).__name__} cannot be changed")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{type(self).__name__} cannot be changed")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self).parse, (str(self),)
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return self._key == other._key if isinstance(other, type(self)) else NotImplemented
+
+    def __lt__(self, other: Self) -> bool:
+        return self._key < other._key if isinstance(other, type(self)) else NotImplemented
+
+    def __le__(self, other: Self) -> bool:
+        return self._key <= other._key if isinstance(other, type(self)) else NotImplemented
+
+    def __gt__(self, other: Self) -> bool:
+        return self._key > other._key if isinstance(other, type(self)) else NotImplemented
+
+    def __ge__(self, other: Self) -> bool:
+        return self._key >= other._key if isinstance(other, type(self)) else NotImplemented
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -80,12 +116,18 @@ def _numbers(text: str, least: int, most: int) -> tuple[int, ...] | None:
     return tuple(int(part) for part in parts)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class CudaVersion(_Text):
+class CudaVersion(_Value):
     """A CUDA toolkit. 12.4 sorts before 12.4.0: the less precise one is the lower bound of the more precise ones."""
 
-    parts: tuple[int, ...]
+    __slots__ = ()
     example: ClassVar[str] = "12.4"
+
+    def __init__(self, parts: tuple[int, ...]) -> None:
+        super().__init__(*parts)
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        return self._key
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -129,13 +171,20 @@ class CudaVersion(_Text):
 _OTHER_VARIANT = re.compile(r"rocm[0-9]+(\.[0-9]+)*|xpu")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class CudaVariant(_Text):
+class CudaVariant(_Value):
     """The local label of a torch wheel. `toolkit` is None for cpu and for builds of other vendors."""
 
-    tag: str
-    toolkit: CudaVersion | None = field(default=None, compare=False)
+    __slots__ = ("toolkit",)
+    toolkit: CudaVersion | None
     example: ClassVar[str] = "cu124"
+
+    def __init__(self, tag: str, toolkit: CudaVersion | None = None) -> None:
+        super().__init__(tag)
+        object.__setattr__(self, "toolkit", toolkit)
+
+    @property
+    def tag(self) -> str:
+        return str(self._key[0])
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -176,13 +225,20 @@ class CudaVariant(_Text):
         return self.tag
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class DriverVersion(_Text):
+class DriverVersion(_Value):
     """An NVIDIA Linux driver. Printed as written: 450.80.02 keeps its zero."""
 
-    parts: tuple[int, ...]
-    text: str = field(compare=False)
+    __slots__ = ("text",)
+    text: str
     example: ClassVar[str] = "525.60.13"
+
+    def __init__(self, parts: tuple[int, ...], text: str) -> None:
+        super().__init__(*parts)
+        object.__setattr__(self, "text", text)
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        return self._key
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -213,13 +269,22 @@ _EMBEDDED = frozenset({(5, 3), (6, 2), (7, 2), (8, 7), (10, 1), (11, 0)})
 _UNIFIED_TOOLKIT = CudaVersion((13, 0))
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ComputeCapability(_Text):
+class ComputeCapability(_Value):
     """What a device is. Parses `8.6` and, because people write it, `sm_86` and `compute_86`."""
 
-    major: int
-    minor: int
+    __slots__ = ()
     example: ClassVar[str] = "8.6"
+
+    def __init__(self, major: int, minor: int) -> None:
+        super().__init__(major, minor)
+
+    @property
+    def major(self) -> int:
+        return int(self._key[0])
+
+    @property
+    def minor(self) -> int:
+        return int(self._key[1])
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -270,14 +335,20 @@ class ComputeCapability(_Text):
         return f"{self.major}.{self.minor}"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class GpuCode(_Text):
+class GpuCode(_Value):
     """One target a binary was compiled for: `sm_` is native code, `compute_` is PTX."""
 
+    __slots__ = ("capability", "kind", "suffix")
     kind: Literal["sm", "compute"]
     capability: ComputeCapability
-    suffix: str = ""
+    suffix: str
     example: ClassVar[str] = "sm_86"
+
+    def __init__(self, kind: Literal["sm", "compute"], capability: ComputeCapability, suffix: str = "") -> None:
+        super().__init__(kind, capability, suffix)
+        object.__setattr__(self, "kind", kind)
+        object.__setattr__(self, "capability", capability)
+        object.__setattr__(self, "suffix", suffix)
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -303,12 +374,18 @@ def best_code(
     return max(runnable, key=lambda code: (not code.is_ptx, code.capability, code.suffix), default=None)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class PythonVersion(_Text):
+class PythonVersion(_Value):
     """`3.10` stands for the whole minor version; 3.10.4 is accepted where a file names a patch."""
 
-    parts: tuple[int, ...]
+    __slots__ = ()
     example: ClassVar[str] = "3.10"
+
+    def __init__(self, parts: tuple[int, ...]) -> None:
+        super().__init__(*parts)
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        return self._key
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -343,11 +420,20 @@ class PythonVersion(_Text):
         return ".".join(map(str, self.parts))
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class GlibcVersion(_Text):
-    major: int
-    minor: int
+class GlibcVersion(_Value):
+    __slots__ = ()
     example: ClassVar[str] = "2.31"
+
+    def __init__(self, major: int, minor: int) -> None:
+        super().__init__(major, minor)
+
+    @property
+    def major(self) -> int:
+        return int(self._key[0])
+
+    @property
+    def minor(self) -> int:
+        return int(self._key[1])
 
     @classmethod
     def parse(cls, text: str) -> Self:
