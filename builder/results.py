@@ -71,3 +71,72 @@ class ScriptReport(_Model):
     environment: dict[str, Any] = Field(default_factory=dict)
     peak_rss_bytes: int | None = None
     checks: tuple[CheckResult, ...]
+
+
+class GpuVerdict(_Model):
+    """How far the image was proven for one target card. `reason` says why no further."""
+
+    gpu: str
+    compute_capability: str
+    level: Level
+    reason: str | None = None
+
+
+class ImageReport(_Model):
+    """Everything found out about one image.
+
+    `level` is the highest at which every required check passed; `digest` is what it speaks about: an image ID or the
+    digest over the installed files. `stage` is how far the line got.
+    """
+
+    image_id: str
+    stage: Literal["resolve", "lock", "build", "smoke"]
+    engine: Literal["docker", "in-place"] | None = None
+    reference: str | None = None
+    digest: str | None = None
+    digest_kind: Literal["image-id", "manifest", "installed-files"] | None = None
+    size_bytes: int | None = None
+    layers: tuple[int, ...] = ()
+    build_seconds: float | None = None
+    build_log: str | None = None
+    lock_digest: str | None = None
+    spec_digest: str | None = None
+    base: str | None = None
+    python: str | None = None
+    variant: str | None = None
+    packages: dict[str, str] = Field(default_factory=dict)
+    source_built: tuple[str, ...] = ()
+    level: Level = Level.NONE
+    required: Level = Level.L2
+    gpus: tuple[GpuVerdict, ...] = ()
+    checks: tuple[CheckResult, ...] = ()
+    scripts: tuple[ScriptReport, ...] = ()
+    choices: tuple[dict[str, Any], ...] = ()
+    warnings: tuple[str, ...] = ()
+    error: dict[str, Any] | None = None
+
+    @property
+    def failed(self) -> tuple[CheckResult, ...]:
+        return tuple(check for check in self.checks if check.status in ("failed", "errored"))
+
+    @property
+    def not_checked(self) -> tuple[CheckResult, ...]:
+        return tuple(check for check in self.checks if check.status == "not-checked")
+
+
+class RunReport(_Model):
+    """One run of `verify` or `smoke` over a matrix."""
+
+    schema_version: Literal[1] = 1
+    tool: str = "torchproof"
+    tool_version: str
+    spec: str
+    started: str
+    seconds: float
+    engine: Literal["docker", "in-place"] | None
+    engine_version: str | None
+    host_gpus: tuple[str, ...] = ()
+    host_gpu_reason: str | None = None
+    facts_generated: str
+    exit_status: int
+    images: tuple[ImageReport, ...]
