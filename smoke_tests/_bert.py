@@ -1,0 +1,36 @@
+"""The BERT that the smoke scripts train and export: built from a config with random weights, nothing is downloaded."""
+
+
+def config(ctx, **dims):
+    """A BertConfig. `attention` is kept out of the call where it is None, so that the stack's own default applies."""
+    transformers = ctx.stack("transformers", "BertConfig")
+    values = {
+        "vocab_size": dims["vocab"],
+        "hidden_size": dims["hidden"],
+        "num_hidden_layers": dims["layers"],
+        "num_attention_heads": dims["heads"],
+        "intermediate_size": dims["intermediate"],
+        "max_position_embeddings": dims["positions"],
+        "num_labels": 2,
+    }
+    if dims.get("dropout") is not None:
+        values["hidden_dropout_prob"] = values["attention_probs_dropout_prob"] = dims["dropout"]
+    if dims.get("attention") is not None:
+        values["attn_implementation"] = dims["attention"]
+    return transformers.BertConfig(**values)
+
+
+def classifier(ctx, bert_config):
+    """BertForSequenceClassification with the attention implementation that the config asks for."""
+    transformers = ctx.stack("transformers", "BertForSequenceClassification")
+    asked = getattr(bert_config, "_attn_implementation", None)
+    if asked is not None and hasattr(transformers.BertForSequenceClassification, "_from_config"):
+        # the constructor of some 4.4x releases falls back to eager attention; this way the config is followed
+        return transformers.BertForSequenceClassification._from_config(bert_config)
+    return transformers.BertForSequenceClassification(bert_config)
+
+
+def seed_everything(torch, seed):
+    torch.manual_seed(seed)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(seed)

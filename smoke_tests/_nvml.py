@@ -1,0 +1,77 @@
+"""What NVML says about the GPUs of the host, by ctypes: no package needed, and nvidia-smi's table is never parsed."""
+
+import ctypes
+
+LIBRARY = "libnvidia-ml.so.1"
+SUCCESS = 0
+
+
+class NvmlError(Exception):
+    """NVML cannot be loaded or refused a call; the text says which."""
+
+
+class Memory(ctypes.Structure):
+    _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
+
+
+class Nvml:
+    """An open NVML session: `with Nvml() as nvml: nvml.driver_version()`."""
+
+    def __init__(self, library=LIBRARY):
+        try:
+            self.calls = ctypes.CDLL(library)
+        except OSError as error:
+            raise NvmlError("{} cannot be loaded: {}".format(library, error)) from None
+
+    def __enter__(self):
+        self.call("nvmlInit_v2")
+        return self
+
+    def __exit__(self, *error):
+        self.calls.nvmlShutdown()
+
+    def call(self, name, *arguments):
+        function = getattr(self.calls, name, None)
+        if function is None:
+            raise NvmlError("{} has no `{}`".format(LIBRARY, name))
+        status = function(*arguments)
+        if status != SUCCESS:
+            self.calls.nvmlErrorString.restype = ctypes.c_char_p
+            reason = self.calls.nvmlErrorString(status) or b"unknown"
+            raise NvmlError("`{}` returned {}: {}".format(name, status, reason.decode("utf-8", "replace")))
+
+    def text(self, name, *arguments):
+        buffer = ctypes.create_string_buffer(96)
+        self.call(name, *(arguments + (buffer, ctypes.c_uint(len(buffer)))))
+        return buffer.value.decode("utf-8", "replace")
+
+    def number(self, name, *arguments):
+        value = ctypes.c_int()
+        self.call(name, *(arguments + (ctypes.byref(value),)))
+        return value.value
+
+    def driver_version(self):
+        return self.text("nvmlSystemGetDriverVersion")
+
+    def driver_runtime(self):
+        """The newest CUDA runtime that the driver takes, such as `12.4`."""
+        value = self.number("nvmlSystemGetCudaDriverVersion_v2")
+        return "{}.{}".format(value // 1000, value % 1000 // 10)
+
+    def devices(self):
+        """One dict per GPU of the host, in NVML's order (which CUDA_VISIBLE_DEVICES does not change)."""
+        return [self.device(index) for index in range(self.number("nvmlDeviceGetCount_v2"))]
+
+    def device(self, index):
+        handle = ctypes.c_void_p()
+        self.call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
+        major, minor, memory = ctypes.c_int(), ctypes.c_int(), Memory()
+        self.call("nvmlDeviceGetCudaComputeCapability", handle, ctypes.byref(major), ctypes.byref(minor))
+        self.call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
+        return {
+            "name": self.text("nvmlDeviceGetName", handle),
+            "uuid": self.text("nvmlDeviceGetUUID", handle),
+            "compute_capability": "{}.{}".format(major.value, minor.value),
+            "total_bytes": memory.total,
+            "used_bytes": memory.used,
+        }
