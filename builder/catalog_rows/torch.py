@@ -1,0 +1,509 @@
+"""Topic torch: releases, their builds and companions, triton, onnxscript, the toolkit metapackage."""
+
+from __future__ import annotations
+
+from datetime import date
+from functools import cached_property
+from typing import Literal
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from builder.catalog_rows.base import Arch, Confidence, Raw, Row, codes, pythons, span
+from builder.versions import (
+    ComputeCapability,
+    CudaVariant,
+    CudaVersion,
+    GlibcVersion,
+    GpuCode,
+    PythonVersion,
+    best_code,
+)
+
+CompanionName = Literal["torchvision", "torchaudio", "torchtext"]
+COMPANIONS: tuple[CompanionName, ...] = ("torchvision", "torchaudio", "torchtext")
+CPU = CudaVariant("cpu")
+
+
+class TorchBuild(Row):
+    """One CUDA variant of one release on one architecture. `archs` or `ptx` None: not in the facts."""
+
+    def __init__(self, torch: Version, variant: CudaVariant, arch: Arch, raw: Raw) -> None:
+        super().__init__(raw)
+        self.torch = torch
+        self.variant = variant
+        self.arch = arch
+
+    @cached_property
+    def archs(self) -> tuple[GpuCode, ...] | None:
+        return codes(self._raw.get("archs"))
+
+    @cached_property
+    def ptx(self) -> tuple[GpuCode, ...] | None:
+        return codes(self._raw.get("ptx"))
+
+    @property
+    def cudnn(self) -> str | None:
+        return self._raw.get("cudnn")
+
+    @property
+    def cudnn_major(self) -> int | None:
+        return None if self.cudnn is None else int(self.cudnn.split(".")[0])
+
+    @property
+    def nccl(self) -> str | None:
+        return self._raw.get("nccl")
+
+    def code_for(self, device: ComputeCapability) -> GpuCode | None:
+        """The code that would run on the device; None where there is none or it is not known (see `runs_on`)."""
+        return best_code((*(self.archs or ()), *(self.ptx or ())), device, self.variant.toolkit)
+
+    def runs_on(self, device: ComputeCapability) -> bool | None:
+        """Whether the build has code for the device; None: the facts do not say."""
+        if self.code_for(device) is not None:
+            return True
+        return None if self.archs is None or self.ptx is None else False
+
+    @property
+    def name(self) -> str:
+        return f"torch {self.torch} {self.variant}" + ("" if self.arch == "x86_64" else f" {self.arch}")
+
+    @property
+    def fact(self) -> str:
+        if self.variant.is_cpu:
+            return self.cite(f"{self.name}: no GPU code")
+        if self.archs is None:
+            return self.cite(f"{self.name}: architectures not in the facts")
+        ptx = f", PTX {span(self.ptx)}" if self.ptx else ""
+        return self.cite(f"{self.name}: architectures {span(self.archs)}{ptx}")
+
+
+class Companion(Row):
+    """A torchvision, torchaudio or torchtext that belongs to one torch release."""
+
+    def __init__(self, name: CompanionName, raw: Raw, package: Raw, table: Raw) -> None:
+        super().__init__(raw, table)
+        self.name = name
+        self._package = package
+
+    @cached_property
+    def version(self) -> Version:
+        return Version(self._raw["version"])
+
+    @cached_property
+    def requires_torch(self) -> SpecifierSet | None:
+        """What its own metadata asks for; empty for "any torch", None where it names no torch at all."""
+        text = self._raw["requires_torch"]
+        return None if text is None else SpecifierSet(text)
+
+    @cached_property
+    def pythons(self) -> tuple[PythonVersion, ...] | None:
+        """Pythons with a wheel on the default index; None: any Python 3, or not in the facts (see `serves`)."""
+        return pythons(self._raw["python"]) if "python" in self._raw else None
+
+    @property
+    def released(self) -> date | None:
+        return date.fromisoformat(self._package["released"]) if "released" in self._package else None
+
+    @property
+    def is_yanked(self) -> bool | None:
+        """None: not on the default index as far as the facts know."""
+        return self._package.get("yanked")
+
+    def serves(self, python: PythonVersion) -> bool | None:
+        """Whether there is a wheel for this Python; None: not in the facts."""
+        if self._raw.get("any_python3"):
+            return python.major == 3
+        return None if self.pythons is None else python.series in self.pythons
+
+    @property
+    def fact(self) -> str:
+        wants = {None: "names no torch", "": "takes any torch"}.get(self._raw["requires_torch"])
+        return self.cite(f"{self.name} {self.version} {wants or 'requires torch' + self._raw['requires_torch']}")
+
+
+class OnnxExport(Row):
+    def __init__(self, torch: Version, raw: Raw) -> None:
+        super().__init__(raw)
+        self.torch = torch
+
+    @property
+    def default_opset(self) -> int:
+        return int(self._raw["default_opset"])
+
+    @property
+    def max_opset(self) -> int | None:
+        return self._raw["max_opset"]  # type: ignore[no-any-return]
+
+    @property
+    def max_opset_torchscript(self) -> int | None:
+        return self._raw["max_opset_torchscript"]  # type: ignore[no-any-return]
+
+    @property
+    def is_dynamo_default(self) -> bool:
+        """False also where the exporter has no such parameter."""
+        return bool(self._raw["dynamo_default"])
+
+    @property
+    def has_dynamo(self) -> bool:
+        return self._raw["dynamo_default"] is not None
+
+    @property
+    def needs_onnxscript_by_default(self) -> bool:
+        return bool(self._raw["needs_onnxscript_by_default"])
+
+    @property
+    def onnxscript_api(self) -> str | None:
+        return self._raw["onnxscript_api"]  # type: ignore[no-any-return]
+
+    @property
+    def fact(self) -> str:
+        needs = " and needs onnxscript" if self.needs_onnxscript_by_default else ""
+        return self.cite(f"torch {self.torch} exports ONNX at opset {self.default_opset} by default{needs}")
+
+
+class Abi(Row):
+    def __init__(self, torch: Version, raw: Raw) -> None:
+        super().__init__(raw)
+        self.torch = torch
+
+    @property
+    def is_cxx11(self) -> bool:
+        return bool(self._raw["cxx11"])
+
+    @property
+    def numpy_c_api(self) -> int:
+        return int(self._raw["numpy_c_api"])
+
+    @cached_property
+    def numpy_upper(self) -> SpecifierSet | None:
+        text = self._raw["numpy_upper"]
+        return None if text is None else SpecifierSet(text)
+
+    @cached_property
+    def glibc_floor(self) -> GlibcVersion:
+        return GlibcVersion.parse(self._raw["glibc_floor"])
+
+    @property
+    def fact(self) -> str:
+        """What the numpy bound rests on."""
+        takes = "any numpy" if self.numpy_upper is None else f"numpy{self.numpy_upper} only"
+        return self.cite(f"torch {self.torch} is built against the NumPy {self.numpy_c_api} C ABI and takes {takes}")
+
+    @property
+    def glibc_fact(self) -> str:
+        return self.cite(f"torch {self.torch} needs glibc {self.glibc_floor}")
+
+
+class Features(Row):
+    def __init__(self, torch: Version, raw: Raw) -> None:
+        super().__init__(raw)
+        self.torch = torch
+
+    @property
+    def is_weights_only_default(self) -> bool:
+        return bool(self._raw["torch_load_weights_only_default"])
+
+    @property
+    def has_amp_gradscaler(self) -> bool:
+        return bool(self._raw["torch_amp_gradscaler"])
+
+    @property
+    def is_cuda_amp_gradscaler_deprecated(self) -> bool:
+        return bool(self._raw["torch_cuda_amp_gradscaler_deprecated"])
+
+    @property
+    def has_compile(self) -> bool:
+        return bool(self._raw["torch_compile"])
+
+    @property
+    def fact(self) -> str:
+        return self.cite(f"torch {self.torch}: torch.load, AMP and compile interfaces")
+
+
+class TorchRelease(Row):
+    """One release. `source` and `confidence` are those of its row about the default index; parts carry their own."""
+
+    def __init__(self, version: str, raw: Raw, topic: Raw) -> None:
+        super().__init__(raw["pypi"])
+        self.version = Version(version)
+        self._row = raw
+        self._topic = topic
+
+    @cached_property
+    def released(self) -> date:
+        return date.fromisoformat(self._row["released"])
+
+    @cached_property
+    def python_requires(self) -> SpecifierSet:
+        return SpecifierSet(self._raw["requires_python"])
+
+    @cached_property
+    def _pythons(self) -> dict[Arch, tuple[PythonVersion, ...]]:
+        arm = self._raw["aarch64"]
+        return {"x86_64": pythons(self._raw["python"]), "aarch64": pythons(arm["python"]) if arm else ()}
+
+    def pythons(self, arch: Arch = "x86_64") -> tuple[PythonVersion, ...]:
+        """Pythons with a wheel of the default build; empty where the architecture has no wheel.
+
+        The facts hold no separate list for the wheels of the torch index, which were built for the same Pythons.
+        """
+        return self._pythons[arch]
+
+    def free_threaded_pythons(self, arch: Arch = "x86_64") -> tuple[PythonVersion, ...]:
+        row = self._raw if arch == "x86_64" else self._raw["aarch64"] or {}
+        return pythons(row.get("free_threaded", ()))
+
+    def manylinux(self, arch: Arch = "x86_64") -> tuple[str, ...]:
+        row = self._raw[arch]
+        return tuple(row["manylinux"]) if row else ()
+
+    def wheel_mib(self, arch: Arch = "x86_64") -> int | None:
+        """Size of the largest wheel of the default build."""
+        row = self._raw[arch]
+        return int(row["largest_wheel_mib"]) if row else None
+
+    @cached_property
+    def _default_variants(self) -> dict[Arch, CudaVariant | None]:
+        default, arm = CudaVariant.parse(self._raw["default_build"]), self._raw["aarch64"]
+        # Where the aarch64 wheel is a CUDA build it shares the pins of the x86_64 one (note aarch64-default-cuda).
+        return {"x86_64": default, "aarch64": None if arm is None else default if arm["cuda"] else CPU}
+
+    def default_variant(self, arch: Arch = "x86_64") -> CudaVariant | None:
+        """What the default index installs; None where it has no wheel for the architecture."""
+        return self._default_variants[arch]
+
+    def is_index_only(self, variant: CudaVariant, arch: Arch = "x86_64") -> bool:
+        """Whether this variant is only on the torch wheel index, so that a plain install cannot get it."""
+        return variant != self.default_variant(arch)
+
+    @cached_property
+    def _builds(self) -> dict[Arch, tuple[TorchBuild, ...]]:
+        return {"x86_64": tuple(self._x86_64_builds()), "aarch64": tuple(self._aarch64_builds())}
+
+    def _x86_64_builds(self) -> list[TorchBuild]:
+        table = self._row["cuda_builds"]
+        unknown = {key: table[key] for key in ("source", "confidence")}
+        builds = [
+            # A tag without a row of its own exists as its table says; what is in it is not known.
+            TorchBuild(self.version, CudaVariant.parse(tag), "x86_64", table["per_build"].get(tag, unknown))
+            for tag in table["tags"]
+        ]
+        return [*self._cpu_build("x86_64"), *sorted(builds, key=lambda build: build.variant.toolkit or _NO_TOOLKIT)]
+
+    def _aarch64_builds(self) -> list[TorchBuild]:
+        default = self.default_variant("aarch64")
+        if default is None:
+            return []
+        wheel = {"source": self.source, "confidence": self.confidence}
+        table = self._row.get("aarch64_archs", {"per_build": {}})
+        raws: dict[str, Raw] = {} if default.is_cpu else {default.tag: wheel}
+        for tag, archs in table["per_build"].items():
+            raws[tag] = {"archs": archs, "source": table["source"], "confidence": table["confidence"]}
+        cuda = [TorchBuild(self.version, CudaVariant.parse(tag), "aarch64", raw) for tag, raw in raws.items()]
+        if default.is_cpu:
+            cpu = [TorchBuild(self.version, CPU, "aarch64", {"archs": (), "ptx": (), **wheel})]
+        else:
+            cpu = self._cpu_build("aarch64")
+        return [*cpu, *sorted(cuda, key=lambda build: build.variant.toolkit or _NO_TOOLKIT)]
+
+    def _cpu_build(self, arch: Arch) -> list[TorchBuild]:
+        table = self._topic.get("cpu_builds")
+        if table is None or self.version < Version(table["first"]):
+            return []
+        raw = {"archs": (), "ptx": (), "source": table["source"], "confidence": table["confidence"]}
+        return [TorchBuild(self.version, CPU, arch, raw)]
+
+    def builds(self, arch: Arch = "x86_64") -> tuple[TorchBuild, ...]:
+        """The CPU build first, then CUDA variants by toolkit. On aarch64 only those that the facts name."""
+        return self._builds[arch]
+
+    def build(self, variant: CudaVariant | str, arch: Arch = "x86_64") -> TorchBuild | None:
+        """None: no such build is known."""
+        tag = str(variant)
+        return next((build for build in self._builds[arch] if build.variant.tag == tag), None)
+
+    def variants(self, arch: Arch = "x86_64") -> tuple[CudaVariant, ...]:
+        return tuple(build.variant for build in self._builds[arch])
+
+    def default_build(self, arch: Arch = "x86_64") -> TorchBuild | None:
+        variant = self.default_variant(arch)
+        return None if variant is None else self.build(variant, arch)
+
+    @property
+    def cuda_runtime(self) -> str | None:
+        """The runtime that the default wheel pins; None where it carries its own and the metadata does not tell."""
+        return self._raw["cuda_runtime"]  # type: ignore[no-any-return]
+
+    @property
+    def cuda_toolkit(self) -> CudaVersion | None:
+        text = self._raw["cuda_toolkit"]
+        return None if text is None else CudaVersion.parse(text)
+
+    @property
+    def cudnn(self) -> str | None:
+        return self._raw["cudnn"]  # type: ignore[no-any-return]
+
+    def cudnn_major(self, variant: CudaVariant | None = None, arch: Arch = "x86_64") -> int | None:
+        """Of the variant, or of the default build; None for a CPU build and where the facts do not say."""
+        build = self.default_build(arch) if variant is None else self.build(variant, arch)
+        if build is None or build.variant.is_cpu:
+            return None
+        if build.cudnn_major is not None:
+            return build.cudnn_major
+        is_default = build.variant == self.default_variant("x86_64")
+        return int(self.cudnn.split(".")[0]) if self.cudnn and is_default else None
+
+    @property
+    def nccl(self) -> str | None:
+        return self._raw["nccl"]  # type: ignore[no-any-return]
+
+    @cached_property
+    def triton(self) -> SpecifierSet | None:
+        text = self._raw["triton"]
+        return None if text is None else SpecifierSet(text if text[0] in "=<>~!" else f"=={text}")
+
+    @property
+    def triton_marker(self) -> str | None:
+        return self._raw["triton_marker"]  # type: ignore[no-any-return]
+
+    @property
+    def nvidia_requirements(self) -> tuple[str, ...]:
+        """Requirements with markers, as the metadata writes them."""
+        return tuple(self._raw["nvidia_requirements"])
+
+    @cached_property
+    def setuptools_requirement(self) -> SpecifierSet | None:
+        """Empty: required without a bound; None: not required."""
+        text = self._raw["setuptools_requirement"]
+        return None if text is None else SpecifierSet(text)
+
+    @property
+    def is_numpy_required(self) -> bool:
+        """Whether installing torch installs numpy."""
+        return self._raw["numpy_requirement"] is not None
+
+    @cached_property
+    def abi(self) -> Abi:
+        return Abi(self.version, self._row["abi"])
+
+    @property
+    def numpy_upper(self) -> SpecifierSet | None:
+        return self.abi.numpy_upper
+
+    @property
+    def glibc_floor(self) -> GlibcVersion:
+        return self.abi.glibc_floor
+
+    @cached_property
+    def onnx_export(self) -> OnnxExport:
+        return OnnxExport(self.version, self._row["onnx_export"])
+
+    @cached_property
+    def features(self) -> Features:
+        return Features(self.version, self._row["features"])
+
+    @property
+    def has_official_conda_package(self) -> bool:
+        return bool(self._row["official_conda_channel"])
+
+    @cached_property
+    def _companions(self) -> dict[CompanionName, tuple[Companion, ...]]:
+        table = self._topic["companion_packages"]
+        return {
+            name: tuple(
+                Companion(name, row, table[name].get(row["version"], {}), table)
+                for row in reversed(self._row["companions"][name])
+            )
+            for name in COMPANIONS
+        }
+
+    def companions(self, name: CompanionName) -> tuple[Companion, ...]:
+        """Newest first; empty: none was made for this release."""
+        return self._companions[name]
+
+    @property
+    def fact(self) -> str:
+        supported = self.pythons()
+        return self.cite(
+            f"torch {self.version}: Python {span(supported)}, default build {self.default_variant()}, "
+            f"variants {', '.join(map(str, self.variants()))}"
+        )
+
+    @property
+    def pythons_fact(self) -> str:
+        return self.cite(f"torch {self.version} has wheels for Python {', '.join(map(str, self.pythons()))}")
+
+    @property
+    def variants_fact(self) -> str:
+        table = Row(self._row["cuda_builds"])
+        return table.cite(f"torch {self.version} has builds for {', '.join(self._row['cuda_builds']['tags'])}")
+
+
+_NO_TOOLKIT = CudaVersion((0, 0))
+
+
+class TritonRelease(Row):
+    def __init__(self, version: str, raw: Raw) -> None:
+        super().__init__(raw)
+        self.version = Version(version)
+
+    @cached_property
+    def pythons(self) -> tuple[PythonVersion, ...]:
+        return pythons(self._raw["python"])
+
+    @property
+    def used_by_torch(self) -> tuple[str, ...]:
+        return tuple(self._raw["used_by_torch"])
+
+    def serves(self, python: PythonVersion) -> bool:
+        """An abi3 wheel serves its own Python and every later one."""
+        floor = self._raw.get("abi3_from")
+        return python.series in self.pythons or (floor is not None and python.series >= PythonVersion.parse(floor))
+
+    @property
+    def fact(self) -> str:
+        return self.cite(f"triton {self.version} has wheels for Python {', '.join(map(str, self.pythons))}")
+
+
+class OnnxScriptRelease(Row):
+    def __init__(self, version: str, raw: Raw, table: Raw) -> None:
+        super().__init__(raw, table)
+        self.version = Version(version)
+
+    @property
+    def released(self) -> date:
+        return date.fromisoformat(self._raw["released"])
+
+    @cached_property
+    def python_requires(self) -> SpecifierSet:
+        return SpecifierSet(self._raw["requires_python"])
+
+    @property
+    def requires(self) -> tuple[str, ...]:
+        return tuple(self._raw["requires"])
+
+    @property
+    def torch_apis(self) -> tuple[str, ...]:
+        return tuple(self._raw["torch_apis"])
+
+    @property
+    def fact(self) -> str:
+        return self.cite(f"onnxscript {self.version} has the interfaces {span(self.torch_apis)}")
+
+
+__all__ = [
+    "COMPANIONS",
+    "CPU",
+    "Abi",
+    "Arch",
+    "Companion",
+    "CompanionName",
+    "Confidence",
+    "Features",
+    "OnnxExport",
+    "OnnxScriptRelease",
+    "TorchBuild",
+    "TorchRelease",
+    "TritonRelease",
+]
