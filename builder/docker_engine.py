@@ -53,9 +53,7 @@ def _engine_errors(doing: str) -> Iterator[None]:
     try:
         yield
     except APIError as error:
-        raise EngineError(
-            "engine-refused", f"the Docker engine refuses to {doing}", detail=str(error.explanation or error)
-        ) from error
+        raise EngineError("engine-refused", f"the Docker engine refuses to {doing}", detail=_said(error)) from error
     except (DockerException, OSError) as error:
         raise EngineError(
             "engine-lost", f"the Docker engine stopped answering while asked to {doing}", detail=str(error)
@@ -315,14 +313,14 @@ class DockerEngine:
             name, _, tag = reference.rpartition(":")
             self._client.images.pull(name, tag=tag)
         except (DockerException, OSError) as error:
-            raise base_image_error(reference, str(error), what=f"`{reference}` cannot be pulled") from error
+            raise base_image_error(reference, _said(error), what=f"`{reference}` cannot be pulled") from error
 
     def registry_digest(self, reference: str) -> str:
         """The digest that a registry gives a tag now; asked by the engine, with its credentials."""
         try:
             return str(self._client.images.get_registry_data(reference).id)
         except (DockerException, OSError) as error:
-            raise base_image_error(reference, str(error), what=f"`{reference}` has no digest to pin") from error
+            raise base_image_error(reference, _said(error), what=f"`{reference}` has no digest to pin") from error
 
 
 def _not_running(host: str, error: Exception) -> EngineError:
@@ -332,6 +330,11 @@ def _not_running(host: str, error: Exception) -> EngineError:
         because = [f"this user may not talk to {host}"]
         hint = "add the user to the group `docker` and log in again, or run as root"
     return EngineError("engine-not-running", "no Docker engine can be used", because=because, hint=hint)
+
+
+def _said(error: Exception) -> str:
+    """The engine's own words, without the SDK's around them."""
+    return str(getattr(error, "explanation", None) or error)
 
 
 def _has_containerd_store(info: Mapping[str, Any]) -> bool:
