@@ -10,20 +10,19 @@
     distribution(image) -> Distribution         cuda_image(tag), cuda_image_tags(...) -> CudaImage
 
 Lists are newest first. None means "not in the facts", never "no". Every row has `fact`, a citation that ends with its
-confidence and source. Content is trusted when its digest is the one that facts/index.json was written with, after
-validation; anything else is validated first (facts_schema.py), so that a row without a source is never served.
+confidence and source. Content is trusted when its checksum is the one that was written to facts/index.json
+after validation; anything else is validated first (facts_schema.py), so that a row without a source is never served.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
-from collections.abc import Mapping
+import zlib
+from collections.abc import Callable, Mapping
 from datetime import date
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from packaging.version import InvalidVersion, Version
 
@@ -42,11 +41,11 @@ from builder.catalog_rows.python import CPython, Distribution, NumpyRelease
 from builder.catalog_rows.torch import OnnxScriptRelease, TorchRelease, TritonRelease
 from builder.catalog_rows.transformers import TransformersMinor, TransformersRelease
 from builder.errors import TorchproofError, UsageError
-from builder.resources import FACTS
 from builder.versions import ComputeCapability, CudaVersion, DriverVersion, GlibcVersion, PythonVersion
 
 if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
+    from importlib.abc import ResourceLoader
+    from pathlib import Path
 
 T = TypeVar("T")
 
@@ -55,6 +54,15 @@ NOTE_TOPICS = ("torch", "cuda_driver", "cuda_images", "gpus", "onnxruntime", "tr
 
 class FactsError(TorchproofError):
     """The shipped facts cannot be used: the installation is damaged."""
+
+
+def _shipped(name: str) -> bytes:
+    """The bytes of facts/<name>.json, from a folder or a zip.
+
+    The loader is asked itself, because importing importlib.resources costs 9 ms of every start.
+    """
+    loader = cast("ResourceLoader", __spec__.loader)
+    return loader.get_data(f"{__file__.removesuffix('catalog.py')}facts/{name}.json")
 
 
 def _version(text: str | Version) -> Version | None:
@@ -69,8 +77,8 @@ def _version(text: str | Version) -> Version | None:
 class Catalog:
     """Pure once its files are read: same content, same answers."""
 
-    def __init__(self, folder: Traversable, overlay: Raw | None = None) -> None:
-        self._folder = folder
+    def __init__(self, read: Callable[[str], bytes], overlay: Raw | None = None) -> None:
+        self._read_file = read
         self._overlay: Raw = overlay or {}
         self._topics: dict[str, Raw] = {}
         self._notes: dict[str, tuple[Note, ...]] = {}
@@ -78,7 +86,7 @@ class Catalog:
 
     @classmethod
     def shipped(cls) -> Catalog:
-        return cls(FACTS)
+        return cls(_shipped)
 
     def with_overlay(self, path: Path) -> Catalog:
         """A catalog with the file's rows over this one's; the topics it touches are validated at once."""
@@ -92,7 +100,7 @@ class Catalog:
                 f"{path}: `{unknown[0]}` is not a topic of the facts",
                 because=[f"the topics are {', '.join(sorted(self._index['topics']))}"],
             )
-        catalog = Catalog(self._folder, _merged(self._overlay, overlay, str(path)))
+        catalog = Catalog(self._read_file, _merged(self._overlay, overlay, str(path)))
         for topic in overlay:
             catalog._topic(topic, origin=str(path))
         return catalog
@@ -106,7 +114,7 @@ class Catalog:
 
     def _read(self, name: str) -> bytes:
         try:
-            return (self._folder / f"{name}.json").read_bytes()
+            return self._read_file(name)
         except OSError as error:
             raise FactsError("facts-unreadable", f"the facts about {name} cannot be read: {error}") from None
 
@@ -114,7 +122,7 @@ class Catalog:
         if name not in self._topics:
             data = self._read(name)
             content: Raw = json.loads(data)
-            is_trusted = hashlib.sha256(data).hexdigest() == self._index["topics"][name]["sha256"]
+            is_trusted = zlib.crc32(data) == self._index["topics"][name]["crc32"]
             if name in self._overlay:
                 content, is_trusted = _merged(content, self._overlay[name], f"{origin or 'overlay'}: {name}"), False
             if not is_trusted:
@@ -136,6 +144,8 @@ class Catalog:
     @cached_property
     def digest(self) -> str:
         """Changes with any content, overlays included."""
+        import hashlib  # noqa: PLC0415  (loads OpenSSL: 4 ms, and only locks ask)
+
         text = json.dumps([self._index["topics"], self._overlay], sort_keys=True)
         return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 

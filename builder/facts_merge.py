@@ -1,8 +1,8 @@
 """How an overlay changes facts: one rule, used for a user's file and for what the fact sheets leave open.
 
-A mapping with its own `source` takes the place of the shipped one. A mapping without is merged key by key. Rows of a list
-are found by `id`, `name`, `image` or `version`; a row that is not there is added. A bare value may be added but never
-replaced, because it would then stand under a source that did not say it.
+A mapping with its own `source` takes the place of the shipped one. A mapping without is merged key by key. Rows of a
+list are found by `id`, `name`, `image` or `version`; a row that is not there is added. A bare value may be added but
+never replaced, because it would then stand under a source that did not say it.
 """
 
 from __future__ import annotations

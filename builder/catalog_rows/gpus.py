@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -165,6 +164,8 @@ class GpuNames:
 
     def nearest(self, name: str, count: int) -> tuple[str, ...]:
         """Names of the table that look like the given one, best first."""
+        import difflib  # noqa: PLC0415  (2 ms, and only a misspelled name gets here)
+
         name = _MEMORY.sub(" ", name)
         numbers = {word for word in _words(name) if word.isdigit()}
         close = difflib.get_close_matches(_key(name), self._spelled, n=len(self._spelled), cutoff=0.4)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import calendar
-from datetime import date
+from datetime import date, timedelta
 from functools import cached_property
 
 from packaging.specifiers import SpecifierSet
@@ -68,7 +67,7 @@ class Distribution(Row):
     def supported_until(self) -> date:
         """The last day of the month the facts name."""
         year, month = map(int, self._raw["standard_support_until"].split("-"))
-        return date(year, month, calendar.monthrange(year, month)[1])
+        return (date(year, month, 28) + timedelta(days=4)).replace(day=1) - timedelta(days=1)
 
     @property
     def fact(self) -> str:
