@@ -1,4 +1,6 @@
-"""The BERT that the smoke scripts train and export: built from a config with random weights, nothing is downloaded."""
+"""The BERT that the smoke scripts train and export, from a config with random weights, and how it runs in half precision."""
+
+from _harness import Failed
 
 
 def config(ctx, **dims):
@@ -30,7 +32,27 @@ def classifier(ctx, bert_config):
     return transformers.BertForSequenceClassification(bert_config)
 
 
+def gpu_in_use(torch):
+    """The card that the scripts run on, as the result's `environment.gpu` names it."""
+    major, minor = torch.cuda.get_device_capability(0)
+    return {"name": torch.cuda.get_device_name(0), "compute_capability": "{}.{}".format(major, minor)}
+
+
 def seed_everything(torch, seed):
     torch.manual_seed(seed)
     if torch.cuda.is_available():
         torch.cuda.manual_seed_all(seed)
+
+
+def autocast(torch, device, half):
+    if hasattr(torch, "autocast"):
+        return torch.autocast(device, dtype=half or torch.bfloat16, enabled=half is not None)
+    return torch.cuda.amp.autocast(enabled=half is not None)
+
+
+def new_scaler(torch, device):
+    if hasattr(getattr(torch, "amp", None), "GradScaler"):
+        return torch.amp.GradScaler(device)
+    if device == "cpu":
+        raise Failed("step-failed", "torch {} scales no loss on a CPU".format(torch.__version__))
+    return torch.cuda.amp.GradScaler()

@@ -110,11 +110,12 @@ class NotChecked(Outcome):
 class NotApplicable(NotChecked):
     """There is nothing to check in this image, such as a package that the lock does not have.
 
-    `details.applies` is false in the result, so that a reader can tell it from proof that is missing.
+    The code tells it from proof that is missing: only the latter keeps an image from its level.
     """
 
     def __init__(self, reason, **values):
-        super().__init__(reason, applies=False, **values)
+        super().__init__(reason, **values)
+        self.code = "not-applicable"
 
 
 class Errored(Outcome):
@@ -314,6 +315,20 @@ class Run:
         if "errored" in statuses:
             return EXIT_ERRORED
         return EXIT_FAILED if "failed" in statuses else EXIT_PASSED
+
+
+def blame_stack(error, code, message, **values):
+    """Failed, when `error` came out of the stack under test; `error` itself when it is a slip in the script.
+
+    Errors raised in C have no frame of their own, so the kind of the error decides for those that end in our frames.
+    """
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    in_script = os.path.dirname(os.path.abspath(frame.filename)) == os.path.dirname(os.path.abspath(__file__))
+    slip = isinstance(error, (NameError, AttributeError, TypeError, LookupError, AssertionError))
+    if isinstance(error, Outcome) or (in_script and slip):
+        return error
+    values["traceback"] = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    return Failed(code, "{}: {}".format(message, one_line(error)), **values)
 
 
 def was(result):

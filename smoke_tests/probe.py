@@ -5,6 +5,7 @@ import sys
 
 sys.dont_write_bytecode = True  # nothing is written outside the scratch folder, compiled files included
 
+import _bert  # noqa: E402
 import _coverage  # noqa: E402
 import _installed  # noqa: E402
 from _harness import Failed, NotApplicable, NotChecked, Passed, Script, one_line  # noqa: E402
@@ -152,7 +153,7 @@ def torch_variant(ctx):
 @script.check("arch_list", "L1", needs=["torch_imports"])
 def arch_list(ctx):
     if not ctx.gpus:
-        raise NotChecked("no target GPU was given", measured=arch_flags(ctx.made["torch"]))
+        raise NotApplicable("no target GPU was given", measured=arch_flags(ctx.made["torch"]))
     torch = ctx.made["torch"]
     names = ", ".join(gpu["name"] for gpu in ctx.gpus)
     if torch.version.cuda is None:
@@ -338,7 +339,7 @@ def gpu_usable(ctx):
             **host
         ) from None
     ctx.environment["device"] = "cuda"
-    ctx.environment["gpu"] = torch.cuda.get_device_name(0)
+    ctx.environment["gpu"] = _bert.gpu_in_use(torch)
     return Passed("driver {} and {}".format(driver, count(range(seen), "GPU")), measured=seen, expected=">= 1", **host)
 
 

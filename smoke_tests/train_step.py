@@ -6,7 +6,7 @@ import sys
 sys.dont_write_bytecode = True  # nothing is written outside the scratch folder, compiled files included
 
 import _bert  # noqa: E402
-from _harness import Failed, NotApplicable, NotChecked, Passed, Script, one_line  # noqa: E402
+from _harness import Failed, NotApplicable, NotChecked, Passed, Script, blame_stack  # noqa: E402
 
 script = Script(
     "train_step",
@@ -48,17 +48,17 @@ def run(ctx):
     torch = ctx.stack("torch")
     ctx.environment.update(torch=str(torch.__version__), device=choose_device(ctx, torch))
     if ctx.environment["device"] == "cuda":
-        ctx.environment["gpu"] = torch.cuda.get_device_name(0)
+        ctx.environment["gpu"] = _bert.gpu_in_use(torch)
     _bert.seed_everything(torch, ctx.params["seed"])
-    loop = Loop(ctx, torch)
+    try:
+        loop = Loop(ctx, torch)
+    except Exception as error:
+        raise blame_stack(error, "model-failed", "the model, its optimizer or its data cannot be made") from None
     try:
         loop.train()
     except Exception as error:
-        raise Failed(
-            "step-failed",
-            "step {} of {} does not run: {}".format(len(loop.losses) + 1, ctx.params["steps"], one_line(error)),
-            traceback=traceback_text(),
-        ) from None
+        step = "step {} of {} does not run".format(len(loop.losses) + 1, ctx.params["steps"])
+        raise blame_stack(error, "step-failed", step) from None
     ctx.made["loop"] = loop
     return Passed(
         "{} steps ran on {} in {}".format(ctx.params["steps"], ctx.environment["device"], loop.precision),
@@ -280,7 +280,7 @@ def on_gpu(ctx):
     peak = loop.torch.cuda.max_memory_allocated()
     if places != {"cuda"} or not peak:
         raise Failed("not-on-gpu", "weights or loss are on {}".format(", ".join(sorted(places))), measured=places)
-    return Passed("weights and loss are on {}".format(ctx.environment["gpu"]), measured=places, peak_allocated_bytes=peak)
+    return Passed("weights and loss are on {}".format(ctx.environment["gpu"]["name"]), measured=places, peak_allocated_bytes=peak)
 
 
 class Loop:
@@ -312,7 +312,7 @@ class Loop:
         self.schedule = ctx.stack(
             "transformers", "get_linear_schedule_with_warmup"
         ).get_linear_schedule_with_warmup(self.optimizer, params["warmup_steps"], params["steps"])
-        self.scaler = new_scaler(torch, self.device) if self.half is torch.float16 else None
+        self.scaler = _bert.new_scaler(torch, self.device) if self.half is torch.float16 else None
         self.batches = fixed_task(torch, params, self.device)
         self.losses, self.norms, self.clipped_norms, self.rates, self.scales = [], [], [], [], []
         self.gradient_seen = dict.fromkeys(self.names, False)
@@ -326,7 +326,7 @@ class Loop:
 
     def forward(self, step):
         batch = self.batches[step % len(self.batches)]
-        with autocast(self.torch, self.device, self.half):
+        with _bert.autocast(self.torch, self.device, self.half):
             output = self.model(**batch)
         return output.loss, output.logits
 
@@ -387,7 +387,7 @@ def choose_device(ctx, torch):
     available = torch.cuda.is_available()
     ctx.made["why_cpu"] = "the request asks for it" if asked == "cpu" else "torch can use no GPU here"
     if asked == "cuda" and not available:
-        raise Failed("no-gpu", "the request asks for a GPU and torch can use none", blame="host")
+        raise Failed("gpu-not-usable", "the request asks for a GPU and torch can use none", blame="host")
     return "cuda" if available and asked != "cpu" else "cpu"
 
 
@@ -401,20 +401,6 @@ def choose_precision(asked, torch, device):
     if device == "cpu" and not hasattr(torch, "autocast"):
         return "fp32", None, "torch {} has no autocast on a CPU".format(torch.__version__)
     return asked, half, None
-
-
-def autocast(torch, device, half):
-    if hasattr(torch, "autocast"):
-        return torch.autocast(device, dtype=half or torch.bfloat16, enabled=half is not None)
-    return torch.cuda.amp.autocast(enabled=half is not None)
-
-
-def new_scaler(torch, device):
-    if hasattr(getattr(torch, "amp", None), "GradScaler"):
-        return torch.amp.GradScaler(device)
-    if device == "cpu":
-        raise Failed("step-failed", "torch {} scales no loss on a CPU".format(torch.__version__))
-    return torch.cuda.amp.GradScaler()
 
 
 def fixed_task(torch, params, device):
@@ -452,12 +438,6 @@ def rounded(values):
 def shorten(names, limit=4):
     rest = len(names) - limit
     return ", ".join(names[:limit]) + (", and {} more".format(rest) if rest > 0 else "")
-
-
-def traceback_text():
-    import traceback
-
-    return traceback.format_exc()
 
 
 if __name__ == "__main__":
