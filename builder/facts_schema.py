@@ -1,7 +1,7 @@
 """The form of facts/*.json, as strict models: no unknown keys, no numbers for versions, no rows without a source.
 
-Used where facts enter: bin/import_facts.py, `facts refresh`, overlays, and content whose checksum is not the shipped one.
-A start of the tool does not come here: building these models costs more than reading all facts.
+Used where facts enter: bin/import_facts.py, `facts refresh`, overlays, and content whose checksum is not the shipped
+one. A start of the tool does not come here: building these models costs more than reading all facts.
 """
 
 from __future__ import annotations
@@ -264,7 +264,7 @@ class ToolkitComponents(Row):
 
 
 class ToolkitPackages(Sourced):
-    versions: dict[Cuda, ToolkitComponents]
+    versions: dict[Package, ToolkitComponents]
 
 
 class Conda(Sourced):
@@ -573,8 +573,8 @@ class Platforms(Topic):
                 raise ValueError(f"{place} has no source")
             if leaf.get("confidence") not in self.confidence_labels:
                 raise ValueError(f"{place} has no confidence of {', '.join(self.confidence_labels)}")
-            if unknown := set(leaf) - {"value", "what", "effect", "why", "note", "source", "confidence"}:
-                raise ValueError(f"{place} has the unknown keys {', '.join(sorted(unknown))}")
+            if cut := sorted(key for key, item in leaf.items() if item is None):
+                raise ValueError(f"{place} has keys without a value ({', '.join(cut)}): quote the text with the comma")
         return self
 
 
