@@ -272,7 +272,6 @@ class ImageSpec:
     allow_source: tuple[str, ...]
     wheelhouses: tuple[str, ...]
     indexes: tuple[PrivateIndex, ...]
-    varying: tuple[str, ...] = ()
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
@@ -377,7 +376,7 @@ def _expand(matrix: Matrix, text: YamlText, name: str, folder: Path) -> tuple[Im
             if getattr(included, setting) is not None:
                 origins[setting] = text.where(("include", number, setting))
         cells.append(_cell(matrix, text, name, folder, len(cells), asked, origins, included))
-    return _mark_varying(cells)
+    return tuple(cells)
 
 
 def _default(axis: str) -> str:
@@ -444,20 +443,6 @@ def _agrees(cell: ImageSpec, partial: Cell) -> bool:
         (packages.get(canonicalize_name(package)), wanted) for package, wanted in (partial.packages or {}).items()
     ]
     return bool(pairs) and all(have == wanted for have, wanted in pairs)
-
-
-def _mark_varying(cells: Sequence[ImageSpec]) -> tuple[ImageSpec, ...]:
-    """Name the axes beyond torch, variant and Python in which cells differ: they go into the image id."""
-    from dataclasses import replace  # noqa: PLC0415 - next to its one use
-
-    values: dict[str, set[str]] = {}
-    for cell in cells:
-        asked = {"transformers": cell.transformers, "onnxruntime": cell.onnxruntime, "base": cell.base}
-        asked["onnxruntime-gpu"] = cell.onnxruntime_gpu
-        for key, value in {**asked, **dict(cell.packages)}.items():
-            values.setdefault(key, set()).add(value)
-    varying = tuple(sorted(key for key, seen in values.items() if len(seen) > 1))
-    return tuple(replace(cell, varying=varying) for cell in cells)
 
 
 def select(ids: Iterable[str], patterns: Sequence[str]) -> list[str]:
