@@ -10,19 +10,16 @@
     distribution(image) -> Distribution         cuda_image(tag), cuda_image_tags(...) -> CudaImage
 
 Lists are newest first. None means "not in the facts", never "no". Every row has `fact`, a citation that ends with its
-confidence and source. Content is trusted when its checksum is the one that was written to facts/index.json
-after validation; anything else is validated first (facts_schema.py), so that a row without a source is never served.
+confidence and source; facts_store.py sees to it that a row without them is never served.
 """
 
 from __future__ import annotations
 
-import json
 import re
-import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import date
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar
 
 from packaging.version import InvalidVersion, Version
 
@@ -38,31 +35,18 @@ from builder.catalog_rows.cuda import (
 from builder.catalog_rows.gpus import AmbiguousGpuError, Gpu, GpuNames
 from builder.catalog_rows.onnxruntime import OnnxRuntimeCpu, OnnxRuntimeGpu, RemovedOnnxRuntimeGpu
 from builder.catalog_rows.python import CPython, Distribution, NumpyRelease
-from builder.catalog_rows.torch import OnnxScriptRelease, TorchRelease, TritonRelease
+from builder.catalog_rows.torch import TorchRelease
+from builder.catalog_rows.torch_parts import Companion, CompanionName, OnnxScriptRelease, TritonRelease
 from builder.catalog_rows.transformers import TransformersMinor, TransformersRelease
-from builder.errors import TorchproofError, UsageError
+from builder.facts_store import FactsError, FactsStore
 from builder.versions import ComputeCapability, CudaVersion, DriverVersion, GlibcVersion, PythonVersion
 
 if TYPE_CHECKING:
-    from importlib.abc import ResourceLoader
     from pathlib import Path
 
 T = TypeVar("T")
 
 NOTE_TOPICS = ("torch", "cuda_driver", "cuda_images", "gpus", "onnxruntime", "transformers", "python")
-
-
-class FactsError(TorchproofError):
-    """The shipped facts cannot be used: the installation is damaged."""
-
-
-def _shipped(name: str) -> bytes:
-    """The bytes of facts/<name>.json, from a folder or a zip.
-
-    The loader is asked itself, because importing importlib.resources costs 9 ms of every start.
-    """
-    loader = cast("ResourceLoader", __spec__.loader)
-    return loader.get_data(f"{__file__.removesuffix('catalog.py')}facts/{name}.json")
 
 
 def _version(text: str | Version) -> Version | None:
@@ -77,85 +61,43 @@ def _version(text: str | Version) -> Version | None:
 class Catalog:
     """Pure once its files are read: same content, same answers."""
 
-    def __init__(self, read: Callable[[str], bytes], overlay: Raw | None = None) -> None:
-        self._read_file = read
-        self._overlay: Raw = overlay or {}
-        self._topics: dict[str, Raw] = {}
+    def __init__(self, store: FactsStore) -> None:
+        self._store = store
         self._notes: dict[str, tuple[Note, ...]] = {}
         self._floors: dict[CudaVersion, DriverFloor] = {}
 
     @classmethod
     def shipped(cls) -> Catalog:
-        return cls(_shipped)
+        return cls(FactsStore.shipped())
 
     def with_overlay(self, path: Path) -> Catalog:
         """A catalog with the file's rows over this one's; the topics it touches are validated at once."""
-        from builder.facts_schema import read_overlay  # noqa: PLC0415  (pydantic costs more than the whole catalog)
+        return Catalog(self._store.with_overlay(path))
 
-        overlay = read_overlay(path)
-        unknown = sorted(set(overlay) - set(self._index["topics"]))
-        if unknown:
-            raise UsageError(
-                "facts-overlay",
-                f"{path}: `{unknown[0]}` is not a topic of the facts",
-                because=[f"the topics are {', '.join(sorted(self._index['topics']))}"],
-            )
-        catalog = Catalog(self._read_file, _merged(self._overlay, overlay, str(path)))
-        for topic in overlay:
-            catalog._topic(topic, origin=str(path))
-        return catalog
-
-    # ---- files
-
-    @cached_property
-    def _index(self) -> dict[str, Any]:
-        content: dict[str, Any] = json.loads(self._read("index"))
-        return content
-
-    def _read(self, name: str) -> bytes:
-        try:
-            return self._read_file(name)
-        except OSError as error:
-            raise FactsError("facts-unreadable", f"the facts about {name} cannot be read: {error}") from None
-
-    def _topic(self, name: str, *, origin: str | None = None) -> Raw:
-        if name not in self._topics:
-            data = self._read(name)
-            content: Raw = json.loads(data)
-            is_trusted = zlib.crc32(data) == self._index["topics"][name]["crc32"]
-            if name in self._overlay:
-                content, is_trusted = _merged(content, self._overlay[name], f"{origin or 'overlay'}: {name}"), False
-            if not is_trusted:
-                from builder.facts_schema import validate  # noqa: PLC0415  (as in with_overlay)
-
-                validate(name, content, origin or f"facts/{name}.json")
-            self._topics[name] = content
-        return self._topics[name]
+    def _topic(self, name: str) -> Raw:
+        return self._store.topic(name)
 
     @property
     def generated(self) -> date:
         """When the oldest topic was gathered."""
-        return date.fromisoformat(self._index["generated"])
+        return self._store.generated
 
     def age(self, today: date) -> int:
         """Days since `generated`."""
         return (today - self.generated).days
 
-    @cached_property
+    @property
     def digest(self) -> str:
         """Changes with any content, overlays included."""
-        import hashlib  # noqa: PLC0415  (loads OpenSSL: 4 ms, and only locks ask)
-
-        text = json.dumps([self._index["topics"], self._overlay], sort_keys=True)
-        return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+        return self._store.digest
 
     @property
     def topics(self) -> tuple[str, ...]:
-        return tuple(self._index["topics"])
+        return self._store.topics
 
     def raw(self, topic: str) -> Raw:
         """The validated content of a topic, for `facts show` and `facts diff`."""
-        return self._topic(topic)
+        return self._store.topic(topic)
 
     # ---- notes
 
@@ -187,6 +129,12 @@ class Catalog:
         """A local label is ignored: 2.6.0+cu124 is release 2.6.0."""
         wanted = _version(version)
         return None if wanted is None else self._torch.get(Version(wanted.public))
+
+    def companion(self, name: CompanionName, version: str | Version) -> Companion | None:
+        """A release of torchvision, torchaudio or torchtext that the default index has; None: not in the facts."""
+        table, wanted = self._topic("torch")["companion_packages"], _version(version)
+        raw = None if wanted is None else table[name].get(wanted.public)
+        return None if raw is None else Companion(name, str(wanted), raw, raw, table)
 
     def triton(self, version: str | Version) -> TritonRelease | None:
         raw = self._topic("torch")["triton"].get(str(version))
@@ -449,16 +397,6 @@ class Catalog:
             return GlibcVersion.parse(text)
         match = re.fullmatch(r"manylinux_([0-9]+)_([0-9]+)", tag)  # PEP 600: the floor is the name
         return GlibcVersion(int(match[1]), int(match[2])) if match else None
-
-
-def _merged(base: Raw, overlay: Raw, place: str) -> Raw:
-    from builder.facts_merge import OverlayRefusedError, merge  # noqa: PLC0415  (only with an overlay)
-
-    try:
-        merged: Raw = merge(base, overlay, place)
-    except OverlayRefusedError as error:
-        raise UsageError("facts-overlay", str(error)) from None
-    return merged
 
 
 def _newest_first(rows: Mapping[Version, T]) -> dict[Version, T]:

@@ -1,12 +1,13 @@
 """How an overlay changes facts: one rule, used for a user's file and for what the fact sheets leave open.
 
-A mapping with its own `source` takes the place of the shipped one. A mapping without is merged key by key. Rows of a
-list are found by `id`, `name`, `image` or `version`; a row that is not there is added. A bare value may be added but
-never replaced, because it would then stand under a source that did not say it.
+A mapping with its own `source` takes the place of the shipped one; it may not lose rows that stand inside. A mapping
+without is merged key by key. Rows of a list are found by `id`, `name`, `image` or `version`; a row that is not there is
+added. A bare value may be added but never replaced, because it would then stand under a source that did not say it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 _ROW_KEYS = ("id", "name", "image", "version", "driver_branch")
@@ -16,17 +17,25 @@ class OverlayRefusedError(ValueError):
     pass
 
 
-def merge(base: Any, overlay: Any, place: str) -> Any:
-    """`base` with `overlay` over it; neither is changed."""
+def merge(topic: Mapping[str, Any], overlay: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """The topic with the overlay over it; neither is changed."""
+    result = dict(topic)
+    for key, value in overlay.items():
+        result[key] = _merged(topic[key], value, f"{place}.{key}") if key in topic else value
+    return result
+
+
+def _merged(base: Any, overlay: Any, place: str) -> Any:
     if isinstance(base, dict) and isinstance(overlay, dict):
-        if "source" in overlay:
-            return overlay
-        result = dict(base)
-        for key, value in overlay.items():
-            result[key] = merge(base[key], value, f"{place}.{key}") if key in base else value
-        return result
+        if "source" not in overlay:
+            return merge(base, overlay, place)
+        if lost := _lost(base, overlay):
+            raise OverlayRefusedError(
+                f"{place}: a new source for the whole would lose {lost}; give it to the rows inside"
+            )
+        return overlay
     if isinstance(base, list) and isinstance(overlay, list):
-        return _merged_rows(base, overlay, place)
+        return _merged_list(base, overlay, place)
     if base == overlay:
         return base
     raise OverlayRefusedError(
@@ -34,15 +43,32 @@ def merge(base: Any, overlay: Any, place: str) -> Any:
     )
 
 
-def _merged_rows(base: list[Any], overlay: list[Any], place: str) -> list[Any]:
+def _lost(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> str | None:
+    """The first mapping inside `base` that `overlay` does not have."""
+    for key, value in base.items():
+        if not isinstance(value, dict):
+            continue
+        if not isinstance(overlay.get(key), dict):
+            return key
+        if lost := _lost(value, overlay[key]):
+            return f"{key}.{lost}"
+    return None
+
+
+def _merged_list(base: list[Any], overlay: list[Any], place: str) -> list[Any]:
     result = list(base)
     for row in overlay:
-        key = next((key for key in _ROW_KEYS if isinstance(row, dict) and key in row), None)
+        if not isinstance(row, dict):
+            result += [] if row in base else [row]
+            continue
+        key = next((key for key in _ROW_KEYS if key in row), None)
         if key is None:
             raise OverlayRefusedError(f"{place}: a row needs one of {', '.join(_ROW_KEYS)} to be told from the others")
-        places = [number for number, other in enumerate(result) if other.get(key) == row[key]]
+        places = [
+            number for number, other in enumerate(result) if isinstance(other, dict) and other.get(key) == row[key]
+        ]
         if places:
-            result[places[0]] = merge(result[places[0]], row, f"{place}[{row[key]}]")
+            result[places[0]] = _merged(result[places[0]], row, f"{place}[{row[key]}]")
         else:
             result.append(row)
     return result

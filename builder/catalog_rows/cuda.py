@@ -6,7 +6,7 @@ import re
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from builder.catalog_rows.base import Confidence, Raw, Row
+from builder.catalog_rows.base import Raw, Row
 from builder.versions import CudaVersion, DriverVersion, GpuCode
 
 Flavor = Literal["base", "runtime", "devel"]
@@ -139,15 +139,3 @@ class CudaImage(Row):
     @property
     def fact(self) -> str:
         return self.cite(f"nvidia/cuda:{self.tag} was listed")
-
-
-__all__ = [
-    "Confidence",
-    "CudaImage",
-    "DriverBranch",
-    "DriverFloor",
-    "Flavor",
-    "GenerationDrivers",
-    "Toolkit",
-    "ToolkitPatch",
-]
