@@ -1,4 +1,4 @@
-"""The BERT that the smoke scripts train and export, from a config with random weights, and how it runs in half precision."""
+"""The BERT that the smoke scripts train and export: random weights from a config, run in half precision by autocast."""
 
 from _harness import Failed
 
@@ -15,8 +15,8 @@ def config(ctx, **dims):
         "max_position_embeddings": dims["positions"],
         "num_labels": 2,
     }
-    if dims.get("dropout") is not None:
-        values["hidden_dropout_prob"] = values["attention_probs_dropout_prob"] = dims["dropout"]
+    if dims.get("spread") is not None:
+        values["initializer_range"] = dims["spread"]
     if dims.get("attention") is not None:
         values["attn_implementation"] = dims["attention"]
     return transformers.BertConfig(**values)
@@ -28,7 +28,7 @@ def classifier(ctx, bert_config):
     asked = getattr(bert_config, "_attn_implementation", None)
     if asked is not None and hasattr(transformers.BertForSequenceClassification, "_from_config"):
         # the constructor of some 4.4x releases falls back to eager attention; this way the config is followed
-        return transformers.BertForSequenceClassification._from_config(bert_config)
+        return transformers.BertForSequenceClassification._from_config(bert_config)  # noqa: SLF001
     return transformers.BertForSequenceClassification(bert_config)
 
 

@@ -1,8 +1,8 @@
-"""Which GPUs the compiled code of a build runs on. Pure functions over the text of torch's architecture flags.
+"""Which GPUs the compiled code of a build of torch runs on.
 
 Rules (CUDA C++ Programming Guide, sections on application and binary compatibility): `sm_XY` runs on the same major
 compute capability with the same or a higher minor; `sm_XYf` is the same within its family; `sm_XYa` runs on exactly
-that device; PTX (`compute_XY`) is compiled at first use for the same or any newer device, `compute_XYa` for that device only.
+that device; PTX (`compute_XY`) is compiled at first use for the same or any newer device, `compute_XYa` for that one.
 """
 
 import re
@@ -45,3 +45,17 @@ def covering_flag(flags, capability):
         return None
     (major, minor), suffix, kind = best
     return "{}_{}{}{}".format(kind, major, minor, suffix)
+
+
+def build_variant(torch):
+    """`cpu`, `cu118` or `rocm6.2`, from what was compiled in and not from the version's label."""
+    if torch.version.cuda:
+        return "cu" + torch.version.cuda.replace(".", "")
+    hip = getattr(torch.version, "hip", None)
+    return "rocm" + ".".join(hip.split(".")[:2]) if hip else "cpu"
+
+
+def arch_flags(torch):
+    """Works without a GPU, unlike torch.cuda.get_arch_list; None where the build has no such call."""
+    read = getattr(torch._C, "_cuda_getArchFlags", None)  # noqa: SLF001
+    return read() if read is not None else None

@@ -1,9 +1,9 @@
 """A first closed-form estimate of the peak of a BERT classifier's training step, and how a measured peak is judged.
 
-Pure functions, no torch. Bytes kept per encoder layer follow the saved tensors of one layer (n = batch * seq, h hidden,
-i intermediate, sq = heads * batch * seq * seq): fp32 34nh + 8ni, half by autocast 26nh + 4ni; eager attention adds 9sq or
-7sq, fused attention its logsumexp. Within 6 % of traced allocated peaks over 192 configurations; the cuBLAS workspaces
-(16 to 64 MiB) and the fragmentation of the pool are not in it.
+Pure functions, no torch. Bytes kept per encoder layer follow the tensors that one layer saves (n = batch * seq,
+h hidden, i intermediate, sq = heads * batch * seq * seq): fp32 34nh + 8ni, half by autocast 26nh + 4ni; eager attention
+adds 9sq or 7sq, fused attention its logsumexp. Within 6 % of traced allocated peaks over 192 configurations; the cuBLAS
+workspaces (16 to 64 MiB) and the fragmentation of the pool are not in it.
 """
 
 from _harness import Failed, Passed
@@ -86,7 +86,5 @@ def compare_peak(what, code, measured_bytes, estimate_bytes, tolerance, terms):
         return Passed(sizes, **values)
     shown = ", ".join("{} {:.0f} MiB".format(name, size / MIB) for name, size in biggest)
     return Failed(
-        code,
-        "{}, outside +-{:g} %; biggest terms: {}".format(sizes, 100 * tolerance, shown or "not given"),
-        **values
+        code, "{}, outside +-{:g} %; biggest terms: {}".format(sizes, 100 * tolerance, shown or "not given"), **values
     )

@@ -29,13 +29,15 @@ import threading
 import time
 import traceback
 
+from _request import SCHEMA_VERSION, BadRequestError, read_request
+
 try:
     import resource
 except ImportError:  # not a Unix
     resource = None
 
-SCHEMA_VERSION = 1
 EXIT_PASSED, EXIT_FAILED, EXIT_ERRORED, EXIT_BAD_REQUEST = 0, 1, 2, 3
+NOT_APPLICABLE = "not-applicable"
 
 # Libraries read these while they are imported, so they are set before any of them is.
 OFFLINE = {
@@ -64,11 +66,7 @@ CACHES = (
 )
 
 
-class BadRequestError(Exception):
-    """The request cannot be read; nothing was checked."""
-
-
-class Outcome(Exception):
+class Outcome(Exception):  # noqa: N818
     """How one check ended. It is an exception so that a check can end from any depth."""
 
     status = ""
@@ -115,7 +113,7 @@ class NotApplicable(NotChecked):
 
     def __init__(self, reason, **values):
         super().__init__(reason, **values)
-        self.code = "not-applicable"
+        self.code = NOT_APPLICABLE
 
 
 class Errored(Outcome):
@@ -144,7 +142,6 @@ class Context:
             module = importlib.import_module(name)
             for attribute in attributes:
                 getattr(module, attribute)
-            return module
         except (KeyboardInterrupt, MemoryError):
             raise
         except BaseException as error:
@@ -155,6 +152,7 @@ class Context:
                 module=name,
                 traceback=traceback.format_exc(),
             ) from None
+        return module
 
     def optional(self, name, package=None):
         """Like `stack`, but it does not apply where the lock does not have the package."""
@@ -241,14 +239,9 @@ class Run:
         self.running = check, time.monotonic()
         blocked = [result for result in self.results if result["name"] in check.needs and result["status"] != "passed"]
         if blocked:
-            return self.as_result(
-                check,
-                NotChecked("needs `{}`, which {}: {}".format(blocked[0]["id"], was(blocked[0]), blocked[0]["message"])),
-            )
+            return self.as_blocked(check, blocked[0])
         try:
             outcome = check.function(self.context)
-            if not isinstance(outcome, Outcome):
-                raise TypeError("the check returned {!r} and not an outcome".format(outcome))
         except Outcome as ended:
             outcome = ended
         except KeyboardInterrupt:
@@ -260,13 +253,26 @@ class Run:
                 blame="tool",
                 traceback=traceback.format_exc(),
             )
+        if not isinstance(outcome, Outcome):
+            outcome = Errored("check-broke", "the check returned {!r} and no outcome".format(outcome), blame="tool")
         return self.as_result(check, outcome)
+
+    def as_blocked(self, check, earlier):
+        """Not checked, with the first cause as its reason; what does not apply takes its dependants with it."""
+        root = earlier["root"] or earlier
+        if root["code"] == NOT_APPLICABLE:
+            outcome = NotApplicable(root["message"])
+        else:
+            ended = {"failed": "failed", "errored": "broke", "not-checked": "was not checked"}[root["status"]]
+            outcome = NotChecked("needs `{}`, which {}: {}".format(root["id"], ended, root["message"]))
+        return dict(self.as_result(check, outcome), root=root)
 
     def as_result(self, check, outcome):
         level = check.level(self.context) if callable(check.level) else check.level
         seconds = time.monotonic() - self.running[1]
         return {
             "name": check.name,
+            "root": None,
             "id": "{}.{}".format(self.script.name, check.name),
             "level": level,
             "status": outcome.status,
@@ -285,7 +291,7 @@ class Run:
         if not self.ending.acquire(False):
             return
         check, _ = self.running
-        frame = sys._current_frames().get(threading.main_thread().ident)
+        frame = sys._current_frames().get(threading.main_thread().ident)  # noqa: SLF001
         stack = "".join(traceback.format_stack(frame)) if frame else ""
         message = "not finished after {:g} s, the time limit of the whole script".format(time_limit_s)
         self.results = self.results[: self.script.checks.index(check)]
@@ -302,7 +308,9 @@ class Run:
             "seconds": round(time.monotonic() - self.started, 3),
             "environment": self.context.environment,
             "peak_rss_bytes": peak_rss_bytes(),
-            "checks": [{key: value for key, value in result.items() if key != "name"} for result in self.results],
+            "checks": [
+                {key: value for key, value in result.items() if key not in ("name", "root")} for result in self.results
+            ],
         }
         text = json.dumps(plain(document), indent=1, sort_keys=False, allow_nan=False) + "\n"
         if self.result_file:
@@ -331,10 +339,6 @@ def blame_stack(error, code, message, **values):
     return Failed(code, "{}: {}".format(message, one_line(error)), **values)
 
 
-def was(result):
-    return {"failed": "failed", "errored": "broke", "not-checked": "was not checked"}[result["status"]]
-
-
 def one_line(error):
     text = " ".join(str(error).split())
     if len(text) > 400:
@@ -358,60 +362,6 @@ def prepare_process(scratch):
         os.environ[name] = scratch
     tempfile.tempdir = scratch
     random.seed(0)
-
-
-def read_request(path, defaults):
-    """The request with every key present, and the script's parameters with the defaults filled in."""
-    request = {
-        "schema_version": SCHEMA_VERSION,
-        "image_id": None,
-        "python": None,
-        "packages": {},
-        "variant": None,
-        "gpus": [],
-        "scratch": None,
-        "time_limit_s": 300,
-        "params": {},
-    }
-    if path is not None:
-        try:
-            with open(path, encoding="utf-8") as stream:
-                given = json.load(stream)
-        except (OSError, ValueError) as error:
-            raise BadRequestError("{}: {}".format(path, one_line(error))) from None
-        if not isinstance(given, dict):
-            raise BadRequestError("{}: a JSON object is expected".format(path))
-        if given.get("schema_version") != SCHEMA_VERSION:
-            raise BadRequestError(
-                "schema_version is {!r}, this script reads {}".format(given.get("schema_version"), SCHEMA_VERSION)
-            )
-        unknown = sorted(set(given) - set(request))
-        if unknown:
-            raise BadRequestError("unknown key `{}`; known: {}".format(unknown[0], ", ".join(sorted(request))))
-        request.update(given)
-    for key, kinds in (("packages", dict), ("gpus", list), ("params", dict), ("time_limit_s", (int, float))):
-        if not isinstance(request[key], kinds):
-            raise BadRequestError("`{}` has the wrong type: {!r}".format(key, request[key]))
-    if not request["time_limit_s"] > 0:
-        raise BadRequestError("`time_limit_s` must be above 0")
-    params = dict(defaults)
-    for key, value in request["params"].items():
-        if key not in defaults:
-            raise BadRequestError("unknown parameter `{}`; known: {}".format(key, ", ".join(sorted(defaults))))
-        if not same_kind(value, defaults[key]):
-            raise BadRequestError("parameter `{}` is {!r}; its default is {!r}".format(key, value, defaults[key]))
-        params[key] = value
-    return request, params
-
-
-def same_kind(value, default):
-    if default is None or value is None:
-        return default is None
-    if isinstance(default, bool) or isinstance(value, bool):
-        return isinstance(default, bool) and isinstance(value, bool)
-    if isinstance(default, float):
-        return isinstance(value, (int, float))
-    return isinstance(value, type(default))
 
 
 def plain(value):

@@ -42,12 +42,12 @@ class Nvml:
 
     def text(self, name, *arguments):
         buffer = ctypes.create_string_buffer(96)
-        self.call(name, *(arguments + (buffer, ctypes.c_uint(len(buffer)))))
+        self.call(name, *arguments, buffer, ctypes.c_uint(len(buffer)))
         return buffer.value.decode("utf-8", "replace")
 
     def number(self, name, *arguments):
         value = ctypes.c_int()
-        self.call(name, *(arguments + (ctypes.byref(value),)))
+        self.call(name, *arguments, ctypes.byref(value))
         return value.value
 
     def driver_version(self):

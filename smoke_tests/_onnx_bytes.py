@@ -1,8 +1,8 @@
-"""Just enough of the ONNX file format to ask a runtime what it reads and a file what it holds, without the onnx package.
+"""Just enough of the ONNX file format to ask a runtime what it reads and a file what it holds, without onnx installed.
 
 Field numbers are those of onnx.proto: ModelProto {1 ir_version, 7 graph, 8 opset_import}, GraphProto {1 node, 2 name,
-11 input, 12 output}, NodeProto {1 input, 2 output, 4 op_type}, ValueInfoProto {1 name, 2 type}, TypeProto {1 tensor_type},
-TypeProto.Tensor {1 elem_type, 2 shape}, OperatorSetIdProto {1 domain, 2 version}.
+11 input, 12 output}, NodeProto {1 input, 2 output, 4 op_type}, ValueInfoProto {1 name, 2 type}, TypeProto
+{1 tensor_type}, TypeProto.Tensor {1 elem_type, 2 shape}, OperatorSetIdProto {1 domain, 2 version}.
 """
 
 FLOAT = 1
@@ -36,7 +36,11 @@ def identity_model(opset, ir_version):
     graph = bytes_field(1, node) + bytes_field(2, "g")
     for field, name in ((11, "x"), (12, "y")):
         graph += bytes_field(field, bytes_field(1, name) + bytes_field(2, tensor_type))
-    return number_field(1, ir_version) + bytes_field(7, graph) + bytes_field(8, bytes_field(1, "") + number_field(2, opset))
+    return (
+        number_field(1, ir_version)
+        + bytes_field(7, graph)
+        + bytes_field(8, bytes_field(1, "") + number_field(2, opset))
+    )
 
 
 def read_varint(data, at):

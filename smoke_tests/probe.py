@@ -1,4 +1,4 @@
-"""L1: what is installed is what the lock says, and it fits the target GPUs. L3: the GPU at hand really runs a kernel."""
+"""L1: what is installed is what the lock says and fits the target GPUs. L3: the GPU at hand really runs a kernel."""
 
 import glob
 import sys
@@ -14,7 +14,7 @@ from _nvml import Nvml, NvmlError  # noqa: E402
 script = Script(
     "probe",
     {
-        # pip is there for the image's user and imported by no part of the stack; setuptools and wheel are not so harmless
+        # pip is there for the image's user and no part of the stack imports it; setuptools is not so harmless
         "tolerated_packages": ["pip"],
     },
 )
@@ -94,7 +94,8 @@ def one_copy_each(_ctx):
     twice = _installed.duplicates(_installed.packages())
     if twice:
         shown = [
-            "{} ({})".format(name, ", ".join(version for version, _ in places)) for name, places in sorted(twice.items())
+            "{} ({})".format(name, ", ".join(version for version, _ in places))
+            for name, places in sorted(twice.items())
         ]
         raise Failed(
             "package-duplicated",
@@ -136,7 +137,7 @@ def torch_imports(ctx):
 def torch_variant(ctx):
     torch = ctx.made["torch"]
     label = _installed.local_part(str(torch.__version__))
-    built = build_variant(torch)
+    built = _coverage.build_variant(torch)
     if ctx.variant is None:
         raise NotChecked("no variant was asked for", measured=built, label=label)
     if built != ctx.variant or label not in (None, ctx.variant):
@@ -153,17 +154,17 @@ def torch_variant(ctx):
 @script.check("arch_list", "L1", needs=["torch_imports"])
 def arch_list(ctx):
     if not ctx.gpus:
-        raise NotApplicable("no target GPU was given", measured=arch_flags(ctx.made["torch"]))
+        raise NotApplicable("no target GPU was given", measured=_coverage.arch_flags(ctx.made["torch"]))
     torch = ctx.made["torch"]
     names = ", ".join(gpu["name"] for gpu in ctx.gpus)
     if torch.version.cuda is None:
         raise Failed(
             "cpu-build-for-gpu-target",
             "torch {} has no CUDA code; the targets are {}".format(torch.__version__, names),
-            measured=build_variant(torch),
+            measured=_coverage.build_variant(torch),
             expected=names,
         )
-    text = arch_flags(torch)
+    text = _coverage.arch_flags(torch)
     if not text:
         raise NotChecked("torch {} does not tell which architectures it was compiled for".format(torch.__version__))
     flags, not_understood = _coverage.parse_flags(text)
@@ -186,12 +187,16 @@ def arch_list(ctx):
             "arch-not-covered",
             "torch {} has no code for {}; it has {}".format(torch.__version__, ", ".join(not_covered), text),
             not_covered=not_covered,
-            **values
+            **values,
         )
     if unknown:
         raise NotChecked("no compute capability was given for {}".format(", ".join(unknown)), **values)
     through_ptx = sorted(name for name, flag in covered.items() if flag.startswith("compute"))
-    note = "; {} only through PTX, compiled by the driver at first use".format(", ".join(through_ptx)) if through_ptx else ""
+    note = (
+        "; {} only through PTX, compiled by the driver at first use".format(", ".join(through_ptx))
+        if through_ptx
+        else ""
+    )
     return Passed("the compiled code covers {}{}".format(names, note), **values)
 
 
@@ -336,7 +341,7 @@ def gpu_usable(ctx):
             blame="host",
             measured=runtime,
             expected=torch.version.cuda,
-            **host
+            **host,
         ) from None
     ctx.environment["device"] = "cuda"
     ctx.environment["gpu"] = _bert.gpu_in_use(torch)
@@ -346,7 +351,7 @@ def gpu_usable(ctx):
 @script.check("gpu_covered", "L3", needs=["gpu_usable"])
 def gpu_covered(ctx):
     torch = ctx.made["torch"]
-    text = arch_flags(torch)
+    text = _coverage.arch_flags(torch)
     if not text:
         raise NotChecked("torch {} does not tell which architectures it was compiled for".format(torch.__version__))
     flags, _ = _coverage.parse_flags(text)
@@ -382,7 +387,9 @@ def gpu_kernel(ctx):
             total = float((values * 2 + 1).sum().item())
             product = float((torch.ones(64, 64, device=values.device) @ torch.ones(64, 64, device=values.device)).sum())
         except Exception as error:
-            raise Failed("kernel-failed", "no kernel runs on {}: {}".format(name, one_line(error)), device=name) from None
+            raise Failed(
+                "kernel-failed", "no kernel runs on {}: {}".format(name, one_line(error)), device=name
+            ) from None
         if (total, product) != (1048576.0, 262144.0):
             raise Failed(
                 "kernel-wrong",
@@ -398,20 +405,6 @@ def needs_lock(ctx):
     if not ctx.packages:
         raise NotChecked("no lock was given")
     return _installed.packages()
-
-
-def build_variant(torch):
-    """`cpu`, `cu118` or `rocm6.2`, from what was compiled in and not from the version's label."""
-    if torch.version.cuda:
-        return "cu" + torch.version.cuda.replace(".", "")
-    hip = getattr(torch.version, "hip", None)
-    return "rocm" + ".".join(hip.split(".")[:2]) if hip else "cpu"
-
-
-def arch_flags(torch):
-    """Works without a GPU, unlike torch.cuda.get_arch_list; None where the build has no such call."""
-    read = getattr(torch._C, "_cuda_getArchFlags", None)
-    return read() if read is not None else None
 
 
 def count(items, noun):

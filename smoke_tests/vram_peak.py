@@ -50,7 +50,9 @@ def loop(ctx):
     ctx.made["loop"] = described = describe(ctx, torch, settings)
     ctx.made["estimate"] = estimate = estimate_for(ctx.params, described)
     if described["steps"] < LEAST_STEPS:
-        raise NotChecked("{} step holds no optimizer state in its forward pass".format(described["steps"]), loop=described)
+        raise NotChecked(
+            "{} step holds no optimizer state in its forward pass".format(described["steps"]), loop=described
+        )
     on_gpu = torch.cuda.is_available() and ctx.params["device"] != "cpu"
     if on_gpu:
         ctx.environment.update(device="cuda", gpu=_bert.gpu_in_use(torch))
@@ -116,15 +118,31 @@ def model_config(ctx):
     return _bert.config(
         ctx,
         attention=None if params["attention"] == "auto" else params["attention"],
-        **{name: params[name] for name in ("vocab", "hidden", "layers", "heads", "intermediate", "positions")}
+        **{name: params[name] for name in ("vocab", "hidden", "layers", "heads", "intermediate", "positions")},
     )
 
 
 def describe(ctx, torch, settings):
     """Everything that an estimator has to know of the loop."""
     params = ctx.params
-    names = ("layers", "hidden", "heads", "intermediate", "vocab", "positions", "batch", "seq", "precision", "optimizer")
-    described = {name: params[name] for name in names + ("zero_grad", "clip_norm", "padded_mask", "steps", "seed")}
+    names = (
+        "layers",
+        "hidden",
+        "heads",
+        "intermediate",
+        "vocab",
+        "positions",
+        "batch",
+        "seq",
+        "precision",
+        "optimizer",
+        "zero_grad",
+        "clip_norm",
+        "padded_mask",
+        "steps",
+        "seed",
+    )
+    described = {name: params[name] for name in names}
     described.update(
         model="BertForSequenceClassification",
         attention=attention_in_use(ctx, settings),
@@ -152,7 +170,7 @@ def tiny_dims(settings):
 
 
 def updates_in_lists(torch):
-    """Since torch 2.0 AdamW updates all tensors of a GPU at once, at the price of one more list as large as the weights."""
+    """Since torch 2.0 AdamW updates all tensors on a GPU at once, which takes one more list as large as the weights."""
     return int(torch.__version__.split(".")[0]) >= 2
 
 
