@@ -27,7 +27,9 @@ _DAY_S = 86_400
 
 # What differs between two runs, or tells about the machine that made the base. Folders are emptied, files removed.
 _EMPTIED = ("var/log", "var/cache/apt", "var/cache/ldconfig", "var/lib/apt/lists", "run", "tmp", "var/tmp", "dev")
-_REMOVED = ("etc/hostname", "etc/resolv.conf", "etc/machine-id", "var/lib/dbus/machine-id")
+# Empty files, not missing ones: the engine mounts its own over the first three, and if it had to make them first, each
+# RUN would leave a new time on /etc, so that no such layer could ever be equal to another.
+_BLANKED = ("etc/hostname", "etc/hosts", "etc/resolv.conf", "etc/machine-id")
 _OLD_COPIES = (
     "var/cache/debconf/*-old",
     "var/lib/dpkg/*-old",
@@ -223,15 +225,16 @@ def clean(root: Path, *, epoch: int) -> None:
                 shutil.rmtree(entry)
             else:
                 entry.unlink()
-    for name in _REMOVED:
-        (root / name).unlink(missing_ok=True)
+    for name in _BLANKED:
+        (root / name).unlink(missing_ok=True)  # may be a link to somewhere else
+        (root / name).touch(mode=0o644)
+    (root / "var/lib/dbus/machine-id").unlink(missing_ok=True)
     for pattern in _OLD_COPIES:
         for path in root.glob(pattern):
             path.unlink()
-    # apt wants both; systemd makes a new machine id where the file is there and empty.
+    # apt wants both.
     for folder in ("var/cache/apt/archives/partial", "var/lib/apt/lists/partial"):
         (root / folder).mkdir(parents=True, exist_ok=True)
-    (root / "etc/machine-id").touch()
     locks = root / "run/lock"  # /var/lock points to it
     locks.mkdir(parents=True, exist_ok=True)
     locks.chmod(0o1777)
