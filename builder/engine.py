@@ -36,7 +36,9 @@ class BuildPlan:
     """A folder that render wrote, and what the build may use but must never keep.
 
     `bake_file` is relative to `folder`. `contexts` are named build contexts (name -> folder or image reference),
-    `secrets` are BuildKit secrets (id -> file on this machine). `python` and `venv` only serve in-place builds.
+    `secrets` are BuildKit secrets (id -> file on this machine). The last four only serve in-place builds: the
+    interpreter (a path or `X.Y`), where the environment goes, the CUDA variant of the torch index, and how many bytes
+    the installed files will take, where that is known.
     """
 
     folder: Path
@@ -45,6 +47,10 @@ class BuildPlan:
     contexts: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, Path] = field(default_factory=dict)
     log_file: Path
+    python: str | None = None
+    venv: Path | None = None
+    variant: str | None = None
+    installed_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,9 +88,10 @@ class ExecResult:
 
 
 class Session(Protocol):
-    """A running image. `scratch` is the only folder that a check may write to."""
+    """A running image. `scratch` is the only folder that a check may write to. `network_cut`: nothing gets out."""
 
     scratch: str
+    network_cut: bool
     smoke_folder: str
     has_gpu: bool
 
@@ -114,6 +121,10 @@ class Engine(Protocol):
         self, image: BuiltImage, smoke_files: Mapping[str, bytes], limits: Limits, *, gpus: bool
     ) -> AbstractContextManager[Session]:
         """Start the image without network, with the smoke scripts in it; removed on every path out."""
+        ...
+
+    def image(self, reference: str) -> BuiltImage:
+        """What was built earlier under this reference; EngineError when there is no such."""
         ...
 
     def remove(self, image: BuiltImage) -> None: ...
