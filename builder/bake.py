@@ -8,6 +8,7 @@ import re
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 from builder.engine import BuildPlan
@@ -56,6 +57,22 @@ def _csv_row(*fields: str) -> str:
     out = io.StringIO()
     csv.writer(out, lineterminator="").writerow(fields)
     return out.getvalue()
+
+
+class Fault(Enum):
+    """What an install step can die of that is not its own doing."""
+
+    DISK_FULL = "disk full"
+    HASHES = "hashes"
+    NETWORK = "network"
+
+
+def fault_of(text: str) -> Fault | None:
+    """Known by its words, in the order in which one causes the other: a full disk also breaks downloads."""
+    for fault, pattern in ((Fault.DISK_FULL, _DISK_FULL), (Fault.HASHES, _HASHES), (Fault.NETWORK, _NETWORK)):
+        if pattern.search(text):
+            return fault
+    return None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,7 +146,8 @@ def failure_error(log: BakeLog, *, status: int, images: Sequence[str], log_file:
     if failure.exit_status is not None:
         step = f"`{_shortened(failure.command or '')}` ended with status {failure.exit_status} in step `{failure.step}`"
 
-    if _DISK_FULL.search(text):
+    fault = fault_of(text)
+    if fault is Fault.DISK_FULL:
         return BuildError(
             "disk-full",
             what,
@@ -141,7 +159,7 @@ def failure_error(log: BakeLog, *, status: int, images: Sequence[str], log_file:
     registry = _REGISTRY.search(text)
     if registry:
         return base_image_error(registry["reference"], text, what=what, where=where)
-    if _HASHES.search(text):
+    if fault is Fault.HASHES:
         return StaleLockError(
             "hash-mismatch",
             what,
@@ -149,7 +167,7 @@ def failure_error(log: BakeLog, *, status: int, images: Sequence[str], log_file:
             hint="lock again, and look at why the index now serves other bytes; " + where,
             detail=detail,
         )
-    if failure.exit_status is not None and _NETWORK.search(text):
+    if failure.exit_status is not None and fault is Fault.NETWORK:
         hint = "check the index settings and the network of the engine's containers"
         if _CERTIFICATE.search(text):
             hint = "give the certificates of this network to the build as a CA bundle"

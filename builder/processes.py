@@ -92,36 +92,41 @@ def stream(
     limit_s: float,
 ) -> int | None:
     """Run in an own process group and hand every line on; the exit status, or None when the time limit was hit."""
+    late = threading.Event()
+    process: subprocess.Popen[bytes] | None = None
+    clock: threading.Timer | None = None
     with sigterm_raises():
-        process = subprocess.Popen(
-            argv,
-            cwd=cwd,
-            env=dict(env),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        late = threading.Event()
-
-        def stop_late() -> None:
-            late.set()
-            signal_group(process.pid, signal.SIGKILL)
-
-        clock = threading.Timer(limit_s, stop_late)
-        clock.daemon = True
-        clock.start()
         try:
-            if process.stdout is not None:
-                for raw in iter(lambda: process.stdout.readline(65536) if process.stdout else b"", b""):
-                    on_line(raw.decode("utf-8", "replace").rstrip("\r\n"))
+            with hold_interrupts():
+                process = subprocess.Popen(
+                    argv,
+                    cwd=cwd,
+                    env=dict(env),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+                clock = threading.Timer(limit_s, _stop_late, (process.pid, late))
+                clock.daemon = True
+                clock.start()
+            out = process.stdout
+            while out is not None and (raw := out.readline(65536)):
+                on_line(raw.decode("utf-8", "replace").rstrip("\r\n"))
             status = process.wait()
         finally:
-            clock.cancel()
-            stop_group(process)
-            if process.stdout is not None:
-                process.stdout.close()
+            if clock is not None:
+                clock.cancel()
+            if process is not None:
+                stop_group(process)
+                if process.stdout is not None:
+                    process.stdout.close()
     return None if late.is_set() else status
+
+
+def _stop_late(group: int, late: threading.Event) -> None:
+    late.set()
+    signal_group(group, signal.SIGKILL)
 
 
 class CappedOutput:
