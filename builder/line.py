@@ -21,7 +21,7 @@ from typing import Protocol
 
 import uv
 
-from builder import __version__, lockfile, render, smoke, spec, verdict
+from builder import __version__, lockfile, render, smoke, spec, staleness, verdict
 from builder import lock as locking
 from builder.catalog import Catalog
 from builder.engine import BuildPlan, BuildTarget, BuiltImage, Engine, Limits
@@ -103,14 +103,14 @@ def locked(
     kept, own = folders.lock_files(resolution.image_id)
     if kept.is_file():
         lock = lockfile.read(kept)
-        reasons = locking.staleness(lock, resolution)
+        reasons = staleness.staleness(lock, resolution)
         if not reasons:
             return lock
         if is_strict:
             raise stale(resolution, kept, reasons)
     if own.is_file():
         lock = lockfile.read(own)
-        if not locking.staleness(lock, resolution):
+        if not staleness.staleness(lock, resolution):
             progress.line(f"lock of an earlier run is current: {own}")
             return lock
     digest = bases.digest(resolution) if bases is not None else None
@@ -127,6 +127,13 @@ def stale(resolution: Resolution, path: Path, reasons: Sequence[str]) -> StaleLo
         conclusion="an image built from it would not be what the matrix asks for",
         hint=f"renew it with `torchproof lock`; it is in {path}",
     )
+
+
+def forget_own_locks(folders: Folders, resolutions: Sequence[Resolution]) -> None:
+    """A kept lock was just written: an older one of a run must not linger beside it."""
+    for resolution in resolutions:
+        _kept, own = folders.lock_files(resolution.image_id)
+        own.unlink(missing_ok=True)
 
 
 def rendered(locks: Sequence[ImageLock], name: str, folder: Path, *, link: bool) -> Path:
@@ -331,6 +338,7 @@ def run_report(
     started: float,
     engine: Engine | None,
     catalog: Catalog,
+    engine_reason: str | None = None,
 ) -> RunReport:
     info = engine.info() if engine is not None else None
     return RunReport(
@@ -340,6 +348,7 @@ def run_report(
         seconds=round(time.time() - started, 1),
         engine=info.kind if info else None,
         engine_version=info.version if info else None,
+        engine_reason=engine_reason,
         host_gpus=info.gpus if info else (),
         host_gpu_reason=info.gpu_reason if info else "no engine was used",
         facts_generated=str(catalog.generated),

@@ -135,6 +135,7 @@ class RunReport(_Model):
     seconds: float
     engine: Literal["docker", "in-place"] | None
     engine_version: str | None
+    engine_reason: str | None = None
     host_gpus: tuple[str, ...] = ()
     host_gpu_reason: str | None = None
     facts_generated: str
