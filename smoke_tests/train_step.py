@@ -33,7 +33,8 @@ script = Script(
 # and rounding noise in practice.
 NO_GRADIENT = "attention.self.key.bias"
 # AdamW moves an entry with a steady gradient by about the learning rate; decay alone moves it by weight_decay times
-# that times its size, below 0.001 here. A tensor whose largest move is below this part of the summed rates was not trained.
+# that times its size, below 0.001 here. A tensor whose largest move is below this part of the summed rates was not
+# trained.
 LEAST_MOVE = 0.05
 # fp16 starts at a scale that may be too high on purpose; each skipped step halves it.
 MOST_SKIPPED = 0.25
