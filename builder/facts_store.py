@@ -1,7 +1,7 @@
 """The files of facts/ and the overlays over them: topic name -> validated content.
 
-Content is trusted when its checksum is the one that was written to facts/index.json after validation. Anything else, and
-every topic an overlay touches, is validated first (facts_schema), so a row without a source is never served.
+Content is trusted when its checksum is the one that was written to facts/index.json after validation. Anything else,
+and every topic an overlay touches, is validated first (facts_schema), so a row without a source is never served.
 """
 
 from __future__ import annotations
