@@ -58,10 +58,8 @@ def interpreter_ms(code: str) -> float:
 
 def main() -> None:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    print(
     heads = f"{'load ms':>9}{'+ rows ms':>11}{'schema ms':>11}{'YAML ms':>9}{'YAML, C ms':>12}"
     print(f"{'topic':14}{'kB':>6}{'rows':>6}{heads}")
-    )
     index = json.loads((ROOT / "builder/facts/index.json").read_text())["topics"]
     totals = [0.0] * 5
     for topic, about in index.items():
