@@ -202,18 +202,24 @@ class Catalog:
         return GenerationDrivers(generation, table[generation], {"source": topic["generation_source"]})
 
     @cached_property
-    def _images(self) -> dict[str, CudaImage]:
+    def _images(self) -> tuple[CudaImage, ...]:
         images = [
             CudaImage(version, variant, os, raw)
             for version, raw in self._topic("cuda_images")["images"].items()
             for os, variants in raw["variants"].items()
             for variant in variants
         ]
-        return {image.tag: image for image in sorted(images, key=lambda image: image.version, reverse=True)}
+        return tuple(sorted(images, key=lambda image: image.version, reverse=True))
 
     def cuda_image(self, tag: str) -> CudaImage | None:
         """The row of `nvidia/cuda:<tag>`; None: no source listed it. That it was listed is no promise for today."""
-        return self._images.get(tag)
+        parts = CudaImage.parts(tag)
+        raw = None if parts is None else self._topic("cuda_images")["images"].get(parts[0])
+        if parts is None or raw is None:
+            return None
+        version, cudnn, flavor, os = parts
+        variant = f"{cudnn}-{flavor}" if cudnn else flavor
+        return CudaImage(version, variant, os, raw) if variant in raw["variants"].get(os, ()) else None
 
     def cuda_image_tags(
         self,
@@ -226,7 +232,7 @@ class Catalog:
         """Newest toolkit first. `toolkit` 12.4 takes every patch, 12.4.1 that one; `os` is `ubuntu22.04`."""
         return tuple(
             image
-            for image in self._images.values()
+            for image in self._images
             if (toolkit is None or toolkit in {image.version, image.version.series})
             and flavor in {None, image.flavor}
             and os in {None, image.os}
