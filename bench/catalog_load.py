@@ -52,7 +52,7 @@ def first(rows: Callable[[Catalog], object]) -> object:
 
 
 def import_ms(code: str, before: str = "pass") -> float:
-    """Milliseconds of `code` in a fresh interpreter, after `before`: the best of some, since a busy machine only adds."""
+    """Milliseconds of `code` in a fresh interpreter, after `before`: the best of several."""
     timed = f"import time\n{before}\nstart = time.perf_counter()\n{code}\nprint(time.perf_counter() - start)"
     runs = [subprocess.run([sys.executable, "-c", timed], check=True, cwd=ROOT, capture_output=True) for _ in range(9)]
     return 1000 * min(float(run.stdout) for run in runs)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import date, timedelta
 from pathlib import Path
@@ -51,6 +53,16 @@ def test_the_shipped_catalog_opens_nothing_and_then_one_topic(monkeypatch: pytes
     catalog.gpu("T4")
     catalog.gpu("A100")
     assert sorted(opened) == ["gpus", "index"]
+
+
+def test_a_start_does_not_pay_for_what_it_does_not_use() -> None:
+    code = (
+        "import sys; from builder.catalog import Catalog; Catalog.shipped().torch_releases();"
+        "print(*sorted({'pydantic', 'yaml', 'hashlib', 'importlib.resources', 'difflib'} & set(sys.modules)))"
+    )
+    root = FACTS.parent.parent
+    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=root)
+    assert run.stdout.strip() == ""
 
 
 @pytest.mark.parametrize("topic", sorted(TOPICS))
