@@ -138,11 +138,15 @@ class _Plan:
     on_torch: frozenset[str]
     undated: frozenset[str]
 
-    def source_of(self, name: str) -> str:
-        index = self.exclusive.get(name)
-        if index is None or index == _TORCH:
-            return "torch-index" if name in self.on_torch else "index"
-        return index
+    def source_of(self, routes: Mapping[str, str]) -> Callable[[str], str]:
+        """What the lock says about where a package came from, when `routes` were the last question's."""
+
+        def source(name: str) -> str:
+            if self.backend:
+                return "torch-index" if name in self.on_torch else routes.get(name, "index")
+            return "torch-index" if routes.get(name) == _TORCH else routes.get(name, "index")
+
+        return source
 
 
 def _plan(resolution: Resolution, sources: Sources, wheels: Mapping[str, Path]) -> _Plan:
@@ -250,7 +254,7 @@ class _Work:
             question, outcome = self._routed(replace(question, exclude_newer=None))
         if not outcome.is_solved:
             raise self._failure(question, outcome)
-        packages = pylock.read(outcome.pylock, _target(self.resolution), source_of=plan.source_of)
+        packages = pylock.read(outcome.pylock, _target(self.resolution), source_of=plan.source_of(question.routes))
         return packages, bool(question.exclude_newer)
 
     def _routed(self, question: Question) -> tuple[Question, Outcome]:

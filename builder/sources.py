@@ -167,7 +167,7 @@ class Sources:
         return files
 
     def stage_wheelhouse(self, lock: ImageLock, folder: Path) -> tuple[Path, ...]:
-        """Put the locked files of local folders into `folder`, and nothing else; the files, checked by sha256."""
+        """Put the locked files of local folders into `folder`, which starts empty; the files, checked by sha256."""
         folder.mkdir(parents=True, exist_ok=True)
         local = self.local_files()
         wanted = {
@@ -175,9 +175,6 @@ class Sources:
             for package in (*lock.packages, *lock.build_packages)
             if package.source == "wheelhouse"
         }
-        for path in folder.iterdir():
-            if path.name not in wanted:
-                path.unlink()
         for filename, sha256 in sorted(wanted.items()):
             if filename not in local:
                 raise PackageIndexError(

@@ -113,10 +113,15 @@ def explanation(outcome: Outcome) -> str:
         if not text or line.startswith("warning:") or is_advice or text.startswith("No solution found"):
             continue
         kept.append(text)
-    words = " ".join(kept)
+    words = _without_markers(" ".join(kept))
     words = words.replace(f"{PROJECT} depends on", "the image asks for").replace("you require", "the image asks for")
     words = words.replace("your requirements are unsatisfiable", "no set of packages fits")
     return re.sub(r"\s+(And because|hint:)", r"\n\1", words)
+
+
+def _without_markers(text: str) -> str:
+    """`triton{sys_platform == 'linux'}==2.0` as `triton==2.0`: one target has no other case."""
+    return re.sub(r"(?<=\w)\{[^}]*\}", "", text)
 
 
 def source_only(outcome: Outcome) -> frozenset[str]:
@@ -126,8 +131,9 @@ def source_only(outcome: Outcome) -> frozenset[str]:
 
 def absent(outcome: Outcome) -> dict[str, str | None]:
     """Package -> the exact version that was looked for and not found, None when there is no such package at all."""
-    found: dict[str, str | None] = {canonicalize_name(name): None for name in _NOT_FOUND.findall(outcome.text)}
-    found |= {canonicalize_name(name): version for name, version in _NO_VERSION.findall(outcome.text)}
+    text = _without_markers(outcome.text)
+    found: dict[str, str | None] = {canonicalize_name(name): None for name in _NOT_FOUND.findall(text)}
+    found |= {canonicalize_name(name): version for name, version in _NO_VERSION.findall(text)}
     return found
 
 

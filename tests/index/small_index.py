@@ -10,7 +10,7 @@ import re
 import tarfile
 import threading
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -61,12 +61,15 @@ def wheel(
     python: str | None = None,
     uploaded: str | None = None,
     yanked: str | None = None,
+    modules: Mapping[str, str] | None = None,
 ) -> StandIn:
+    """A wheel that says what a real one would; `modules` are further files, path -> text."""
     module = name.replace("-", "_")
     metadata = _metadata(name, version, requires, python)
     info = f"{module}-{version}.dist-info"
     files = {
         f"{module}/__init__.py": f"__version__ = {version!r}\n",
+        **(modules or {}),
         f"{info}/METADATA": metadata,
         f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: stand-in\nRoot-Is-Purelib: false\nTag: {tag}\n",
     }
@@ -102,24 +105,25 @@ def source_archive(name: str, version: str, *, uploaded: str | None = None, setu
 
 @dataclass
 class SmallIndex:
-    """Serves `files` under `/simple/` until the context ends; `asked` lists every path that was asked for.
+    """Serves `files` under `/<prefix>/` until the context ends; `asked` lists every path that was asked for.
 
     `credentials` (user, password) are demanded when set; `status` answers every request with that HTTP status.
     """
 
     files: Sequence[StandIn]
     form: Literal["html", "json"] = "json"
+    prefix: str = "simple"
     credentials: tuple[str, str] | None = None
     status: int | None = None
     asked: list[str] = field(default_factory=list)
 
-    def __enter__(self) -> SmallIndex:
+    def __enter__(self) -> SmallIndex:  # noqa: PYI034
         index = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
-            def do_GET(self) -> None:  # noqa: N802
+            def do_GET(self) -> None:
                 index.asked.append(unquote(self.path))
                 status, kind, body = index.answer(unquote(self.path), self.headers.get("Authorization"))
                 self.send_response(status)
@@ -154,10 +158,11 @@ class SmallIndex:
 
     @property
     def url(self) -> str:
-        return f"http://{self.host}/simple"
+        return f"http://{self.host}/{self.prefix}"
 
     def projects_asked(self) -> set[str]:
-        return {path.split("/")[2] for path in self.asked if path.startswith("/simple/") and path.count("/") >= 3}
+        start = f"/{self.prefix}/"
+        return {path.removeprefix(start).strip("/") for path in self.asked if path.startswith(start)}
 
     def answer(self, path: str, authorization: str | None) -> tuple[int, str, bytes]:
         if self.status is not None:
@@ -171,7 +176,7 @@ class SmallIndex:
                 return 200, "application/octet-stream", file.data
             if path == f"/files/{file.filename}.metadata" and file.metadata is not None:
                 return 200, "text/plain", file.metadata
-        match = re.fullmatch(r"/simple/([^/]+)/", path)
+        match = re.fullmatch(rf"/{re.escape(self.prefix)}/([^/]+)/", path)
         found = [file for file in self.files if match and normalized(file.name) == match[1]]
         if not match or not found:
             return 404, "text/plain", b"no such page"
@@ -184,7 +189,7 @@ class SmallIndex:
         for file in found:
             entry: dict[str, object] = {
                 "filename": file.filename,
-                "url": f"../../files/{quote(file.filename)}",
+                "url": f"/files/{quote(file.filename)}",
                 "hashes": {"sha256": file.sha256},
                 "core-metadata": file.metadata is not None,
                 "size": len(file.data),
@@ -198,7 +203,7 @@ class SmallIndex:
 
     def _html(self, found: Sequence[StandIn]) -> bytes:
         links = "".join(
-            f'<a href="../../files/{quote(file.filename)}#sha256={file.sha256}"'
+            f'<a href="/files/{quote(file.filename)}#sha256={file.sha256}"'
             + (' data-core-metadata="true">' if file.metadata is not None else ">")
             + f"{file.filename}</a><br>"
             for file in found
