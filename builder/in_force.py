@@ -1,0 +1,117 @@
+"""Which request decides each package when all install steps have run. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from packaging.specifiers import SpecifierSet
+
+from builder.environment import Environment, InForce, Request
+from builder.versions import PythonVersion
+
+
+def decide(env: Environment) -> Mapping[str, InForce]:
+    """Walks the steps in order, as the installers would leave the environment; names in order of first appearance."""
+    live: dict[str, list[Request]] = {}
+    replaced: dict[str, list[Request]] = {}
+    by_step: dict[int, list[Request]] = {}
+    for request in env.requests:
+        if request.name and applies(request, env):
+            by_step.setdefault(request.step, []).append(request)
+    for step in env.steps:
+        for name in step.removes:
+            replaced.setdefault(name, []).extend(live.pop(name, ()))
+        if step.is_sync:
+            for name in list(live):
+                replaced.setdefault(name, []).extend(live.pop(name))
+        grouped: dict[str, list[Request]] = {}
+        for request in by_step.get(step.number, ()):
+            grouped.setdefault(request.name, []).append(request)
+        for name, asked in grouped.items():
+            before = live.get(name, [])
+            if before and not step.is_upgrade and _stays(before, asked):
+                live[name] = [*before, *asked]
+                continue
+            replaced.setdefault(name, []).extend(before)
+            live[name] = asked
+    return {name: _state(name, live[name], replaced.get(name, []), env) for name in live}
+
+
+def _stays(before: list[Request], asked: list[Request]) -> bool:
+    """Whether the installer leaves what is there: what is asked now is met by the version asked for before.
+
+    An open range before leaves the installed version unknown here; a later pin then decides, a later range adds up.
+    """
+    known = next((request.version for request in before if request.version is not None), None)
+    for request in asked:
+        if request.is_source or request.url is not None:
+            return False
+        if request.version is not None:
+            if known is None or known.public != request.version.public:
+                return False
+            # `==2.1.0` is met by an installed 2.1.0+cu118; `==2.1.0+cu118` by that build alone.
+            if request.version.local is not None and request.version.local != known.local:
+                return False
+        elif known is not None and not request.specifier.contains(known, prereleases=True):
+            return False
+    return True
+
+
+def _state(name: str, live: list[Request], replaced: list[Request], env: Environment) -> InForce:
+    deciding = next((request for request in live if request.version is not None), None)
+    deciding = deciding or next((request for request in live if request.specifier != SpecifierSet()), live[0])
+    return InForce(
+        request=deciding,
+        also=tuple(request for request in live if request is not deciding),
+        replaced=tuple(replaced),
+        constraints=tuple(
+            bound
+            for bound in env.constraints
+            if bound.name == name and bound.step == deciding.step and applies(bound, env)
+        ),
+    )
+
+
+# Where no Python is said, a marker counts as holding if it holds for any of these.
+_PYTHONS = tuple(PythonVersion((3, minor)) for minor in range(6, 16))
+
+
+def applies(request: Request, env: Environment) -> bool:
+    """Whether the marker holds on the machine asked about; one that hangs on something unsaid counts as holding."""
+    if request.marker is None:
+        return True
+    from packaging.markers import (  # noqa: PLC0415 - few files have markers
+        InvalidMarker,
+        Marker,
+        UndefinedComparison,
+        UndefinedEnvironmentName,
+    )
+
+    said = env.python.version if env.python is not None else None
+    try:
+        marker = Marker(request.marker)
+        return any(marker.evaluate(_machine(env, python)) for python in ((said,) if said else _PYTHONS))
+    except (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName, ValueError):
+        return True
+
+
+def _machine(env: Environment, python: PythonVersion) -> dict[str, str]:
+    """Every marker variable, so that nothing of the machine that runs this shows through."""
+    family = "linux" if env.os is None else env.os.family
+    system = {"windows": ("win32", "nt", "Windows"), "macos": ("darwin", "posix", "Darwin")}
+    platform, os_name, name = system.get(family, ("linux", "posix", "Linux"))
+    full = str(python) if len(python.parts) == 3 else f"{python}.99"
+    return {
+        "extra": "",
+        "implementation_name": "cpython",
+        "implementation_version": full,
+        "os_name": os_name,
+        "platform_machine": env.arch or "x86_64",
+        "platform_python_implementation": "CPython",
+        "platform_release": "",
+        "platform_system": name,
+        "platform_version": "",
+        "python_full_version": full,
+        "python_version": str(python.series),
+        "sys_platform": platform,
+    }
