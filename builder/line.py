@@ -186,30 +186,43 @@ def built(
                 contexts=contexts,
                 secrets=secrets,
                 log_file=folders.out / "logs" / f"{log}.log",
+                # Only in place, where each image is built alone.
+                python=some[0].resolution.python,
+                variant=some[0].resolution.variant,
+                installed_bytes=_installed_bytes(some),
             )
             return engine.build(build_plan, progress.line)
 
         if not ready:
             return
-        try:
-            images = bake(ready, "build")
-        except TorchproofError as error:
-            if len(ready) == 1:
-                ready[0].error = error
-                return
-            images = {}
+        images: dict[str, BuiltImage] = {}
+        alone = engine.kind == "in-place" or len(ready) == 1
+        if not alone:
+            try:
+                images.update(bake(ready, "build"))
+            except TorchproofError as error:
+                progress.line(f"building one by one, to tell what failed from what was stopped with it: {error.what}")
+                alone = True
+        if alone:
             for work in ready:
                 progress.stage("build", work.resolution.image_id)
                 try:
-                    images = {**images, **bake([work], f"build-{work.resolution.image_id}")}
-                except TorchproofError as own_error:
-                    work.error = own_error
+                    images.update(bake([work], f"build-{work.resolution.image_id}"))
+                except TorchproofError as error:
+                    work.error = error
         for work in ready:
             work.image = images.get(work.resolution.image_id)
             if work.image is None and work.error is None:
                 work.error = BuildError("build-no-image", f"the build of `{work.resolution.image_id}` left no image")
     finally:
         shutil.rmtree(secrets_folder, ignore_errors=True)
+
+
+def _installed_bytes(works: Sequence[Work]) -> int | None:
+    """At least what the wheels weigh; they grow when unpacked, by how much is not known before. None: not told."""
+    sizes = [package.size for work in works if work.lock for package in work.lock.packages]
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None
 
 
 def _one_variant(works: Sequence[Work]) -> str | None:

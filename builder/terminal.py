@@ -15,7 +15,8 @@ from typing_extensions import Self
 
 # Of a plain build log, the lines that say what is being done; everything else is in the log file.
 _STEP = re.compile(r"^#\d+ (\[.+|exporting .+|DONE .*|CACHED.*)")
-_NOISE = re.compile(r"^#\d+ (DONE|CACHED|\[internal\])")
+_NOISE = re.compile(r"^#\d+ (DONE|CACHED|\[internal\]|\[context|exporting (?!to image))")
+_WIDEST = 110
 
 
 class Reporter:
@@ -29,6 +30,7 @@ class Reporter:
         self._stage_started = self._started
         self._stage = ""
         self._step = ""
+        self._told: set[str] = set()
         self._live: Live | None = None
         self._spinner = Spinner("dots")
 
@@ -50,6 +52,7 @@ class Reporter:
         self._end_stage()
         self._stage = f"{name} {image_id}" if image_id else name
         self._step = ""
+        self._told.clear()
         self._stage_started = time.monotonic()
         if self._live is None:
             self._print(f"[{self._elapsed()}] {self._stage}")
@@ -57,13 +60,18 @@ class Reporter:
     def line(self, text: str) -> None:
         if self._is_quiet:
             return
+        if not text.strip():
+            return
         step = _STEP.match(text)
+        shown = step[1] if step else text.strip()
         if self._is_verbose:
             self._print(f"    {text}")
         elif self._live is None and (not text.startswith("#") or (step and not _NOISE.match(text))):
-            self._print(f"    {text if not step else step[1]}")
-        if text.strip():
-            self._step = step[1] if step else text.split("#", 1)[-1].strip()
+            # BuildKit names a step again each time that it goes on with it.
+            if shown not in self._told:
+                self._told.add(shown)
+                self._print(f"    {_cut(shown, _WIDEST)}")
+        self._step = shown
 
     def _end_stage(self) -> None:
         if self._stage and self._live is not None:
@@ -84,9 +92,13 @@ class Reporter:
         seconds = time.monotonic() - self._stage_started
         grid.add_row(self._spinner, Text(self._stage or "starting"), Text(f"{seconds:.0f} s", style="dim"))
         if self._step:
-            shown = self._step if len(self._step) <= width else f"{self._step[: width - 1]}…"
-            grid.add_row("", Text(shown, style="dim"), "")
+            grid.add_row("", Text(_cut(self._step, width), style="dim"), "")
         return grid
+
+
+def _cut(text: str, width: int) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 _MARKS = {"✓": "green", "✗": "bold red", "!": "bold red", "–": "yellow"}

@@ -67,7 +67,7 @@ def why_not(checks: Sequence[CheckResult], level: Level) -> str:
                 return f"{check.id} {check.status}: {check.message}"
         for check in here:
             if check.status == "not-checked" and not is_not_applicable(check):
-                return f"{check.id} not checked: {check.message}"
+                return f"not checked, {check.message}"
         if not any(check.status == "passed" for check in here):
             return f"no check of {step.value} ran"
         if step is level:

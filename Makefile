@@ -1,0 +1,42 @@
+# `make verify` proves the quickstart image; `make test` runs the tests. Both set up what they need in .venv.
+.PHONY: verify test unit docker-test lint format clean help
+
+PYTHON := .venv/bin/python
+export UV_PROJECT_ENVIRONMENT := .venv
+
+help:
+	@echo "make verify   build images/quickstart.yaml and prove it (a venv where no Docker engine answers)"
+	@echo "make test     all tests; those that need Docker or a GPU are skipped where there is none"
+	@echo "make unit     the fast tests alone"
+	@echo "make lint     ruff, mypy, import contracts"
+	@echo "make clean    remove what was made: .venv and out/"
+
+.venv/.ready: pyproject.toml bin/setup
+	bin/setup
+
+verify: .venv/.ready
+	.venv/bin/torchproof verify images/quickstart.yaml
+
+test: .venv/.ready
+	$(PYTHON) -m pytest $(PYTEST)
+
+unit: .venv/.ready
+	$(PYTHON) -m pytest tests/unit tests/scenarios tests/golden $(PYTEST)
+
+docker-test: .venv/.ready
+	$(PYTHON) -m pytest tests/docker -m docker $(PYTEST)
+
+lint: .venv/.ready
+	.venv/bin/uv pip install --quiet --python $(PYTHON) --group lint
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+
+format: .venv/.ready
+	.venv/bin/uv pip install --quiet --python $(PYTHON) --group lint
+	.venv/bin/ruff check --fix --exit-zero .
+	.venv/bin/ruff format .
+
+clean:
+	rm -rf .venv out dist .mypy_cache .ruff_cache .pytest_cache
