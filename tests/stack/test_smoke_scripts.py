@@ -1,8 +1,8 @@
-"""The smoke scripts on real stacks: they pass where all is well, and each check fails with its own code where it is not.
+"""The smoke scripts on real stacks: they pass where all is well, and each check fails with its own code elsewhere.
 
-TORCHPROOF_STACK_PYTHON lists the interpreters of the environments, separated as in PATH. Each needs torch, transformers,
-numpy and onnxruntime (or onnxruntime-gpu). The faults are put in by a sitecustomize module that patches the stack before
-a script imports it; the scripts themselves know nothing of them.
+TORCHPROOF_STACK_PYTHON lists the interpreters of the environments, separated as in PATH. Each needs torch,
+transformers, numpy and onnxruntime (or onnxruntime-gpu). The faults are put in by a sitecustomize module that patches
+the stack before a script imports it; the scripts themselves know nothing of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,16 @@ pytestmark = pytest.mark.stack
 SMOKE_TESTS = Path(__file__).parents[2] / "smoke_tests"
 PYTHONS = [path for path in os.environ.get("TORCHPROOF_STACK_PYTHON", "").split(os.pathsep) if path]
 MOST_SECONDS = 60
-SMALL_BERT = {"layers": 1, "hidden": 32, "heads": 2, "intermediate": 64, "vocab": 128, "positions": 32, "batch": 2, "seq": 16}
+SMALL_BERT = {
+    "layers": 1,
+    "hidden": 32,
+    "heads": 2,
+    "intermediate": 64,
+    "vocab": 128,
+    "positions": 32,
+    "batch": 2,
+    "seq": 16,
+}
 
 
 @pytest.fixture(params=PYTHONS or [pytest.param(None, marks=pytest.mark.skip("TORCHPROOF_STACK_PYTHON is not set"))])
@@ -149,8 +158,8 @@ def test_the_described_model_is_the_model(run, python):
     _, checks = run("vram_peak", params={**SMALL_BERT, "device": "cpu", "precision": "fp32"})
     described = checks["loop"]["details"]["loop"]
     code = (
-        "import transformers as t; print(sum(p.numel() for p in t.BertForSequenceClassification(t.BertConfig(vocab_size=128,"
-        "hidden_size=32,num_hidden_layers=1,num_attention_heads=2,intermediate_size=64,max_position_embeddings=32)).parameters()))"
+        "import transformers as t; print(sum(p.numel() for p in t.BertForSequenceClassification(t.BertConfig("
+        "vocab_size=128,hidden_size=32,num_hidden_layers=1,num_attention_heads=2,intermediate_size=64,max_position_embeddings=32)).parameters()))"
     )
     counted = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
     assert described["parameters"] == int(counted.stdout)
@@ -212,7 +221,11 @@ TRAIN_FAULTS = {
             return output
         transformers.BertForSequenceClassification.forward = broken
         """,
-        {"loss_finite": "loss-not-finite", "gradients_finite": "gradients-not-finite", "weights_finite": "weights-not-finite"},
+        {
+            "loss_finite": "loss-not-finite",
+            "gradients_finite": "gradients-not-finite",
+            "weights_finite": "weights-not-finite",
+        },
     ),
     "clipping that does not clip": (
         """
@@ -339,8 +352,16 @@ ONNX_FAULTS = {
     "export that raises": (around_export("raise RuntimeError('unsupported operator')"), "export", "export-failed"),
     "export without a file": (around_export(after="os.remove(path)"), "export", "export-failed"),
     "export cut off": (around_export(after=IN_BYTES.format("data[:-40]")), "opset", "file-broken"),
-    "newer IR version": (around_export(after=IN_BYTES.format("data[:1] + bytes([100]) + data[2:]")), "opset", "ir-too-high"),
-    "unknown operator": (around_export(after=IN_BYTES.format("data.replace(b'Gemm', b'Gexx')")), "session", "session-failed"),
+    "newer IR version": (
+        around_export(after=IN_BYTES.format("data[:1] + bytes([100]) + data[2:]")),
+        "opset",
+        "ir-too-high",
+    ),
+    "unknown operator": (
+        around_export(after=IN_BYTES.format("data.replace(b'Gemm', b'Gexx')")),
+        "session",
+        "session-failed",
+    ),
     "fixed shapes": (
         around_export("options.pop('dynamic_axes', None); options.pop('dynamic_shapes', None)"),
         "dynamic_shapes",

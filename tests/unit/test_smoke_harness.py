@@ -337,6 +337,34 @@ def test_versions_are_compared_as_versions(left, right, equal):
     assert (_installed.version_key(left) == _installed.version_key(right)) is equal
 
 
+def failure_codes():
+    """Every code that a script can fail with, as its source says it."""
+    found = set()
+    for path in SMOKE_TESTS.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            name = getattr(getattr(node, "func", None), "id", None)
+            position = {"Failed": 0, "Errored": 0, "blame_stack": 1, "compare_peak": 1}.get(name)
+            if position is not None and isinstance(node.args[position], ast.Constant):
+                found.add(node.args[position].value)
+    return found
+
+
+def test_docs_list_every_check_and_every_code():
+    page = (SMOKE_TESTS.parent / "docs" / "smoke-tests.md").read_text()
+    for module in (probe, train_step, vram_peak, onnx_round_trip):
+        for check in module.script.checks:
+            assert f"`{module.script.name}.{check.name.replace('dynamo', 'torchscript')}`" in page
+    assert [code for code in sorted(failure_codes()) if f"`{code}`" not in page] == []
+
+
+def test_every_code_has_a_test_in_which_it_is_seen():
+    tests = SMOKE_TESTS.parent / "tests"
+    text = Path(__file__).read_text() + (tests / "stack" / "test_smoke_scripts.py").read_text()
+    codes = failure_codes()
+    assert len(codes) > 40
+    assert [code for code in sorted(codes) if f'"{code}"' not in text] == []
+
+
 # --- probe: a fake stack on the path ---------------------------------------------------------------------------------
 
 TORCH = """
@@ -485,7 +513,8 @@ def test_probe_transformers_that_do_not_see_torch(stack):
 
 
 def test_probe_numpy_of_another_abi(stack):
-    stack.package("numpy", "2.0.0", "class A:\n def reshape(s, *a): return s\n astype = reshape\ndef arange(n): return A()\n"
+    stack.package("numpy", "2.0.0", "class A:\n def reshape(s, *a): return s\n astype = reshape\n"
+                  "def arange(n): return A()\n"
                   "__version__ = '2.0.0'")  # fmt: skip
     with (stack.folder / "torch.py").open("a") as torch:
         torch.write("\ndef from_numpy(array): raise RuntimeError('Numpy is not available')\n")
@@ -625,7 +654,7 @@ def test_train_step_not_on_the_gpu():
     assert ended(train_step.on_gpu, context).status == "passed"
 
 
-# --- VRAM: the closed form and its judgement ---------------------------------------------------------------------------
+# --- VRAM: the closed form and its judgement -------------------------------------------------------------------------
 
 BERT_BASE = {
     "layers": 12, "hidden": 768, "heads": 12, "intermediate": 3072, "vocab": 30522, "positions": 512, "batch": 32,
