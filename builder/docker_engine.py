@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import socket
 import subprocess
 import tempfile
 import time
@@ -16,9 +17,11 @@ from typing import Any, Literal
 
 import docker
 import yaml
+from docker.constants import MINIMUM_DOCKER_API_VERSION
 from docker.context import ContextAPI
 from docker.errors import APIError, DockerException, NotFound
 from docker.types import DeviceRequest, Ulimit
+from docker.utils.socket import frames_iter
 
 from builder.bake import BakeLog, bake_argv, base_image_error, digests_by_name, failure_error, image_ids
 from builder.containers import (
@@ -81,17 +84,9 @@ class DockerEngine:
                 context = ContextAPI.get_current_context()
                 host, builder, tls = context.Host, context.Name, context.TLSConfig
         shown = host or "unix:///var/run/docker.sock"
-        try:
-            if environ.get("DOCKER_HOST"):
-                client = docker.from_env(environment=dict(environ), timeout=int(timeout_s))
-            else:
-                client = docker.DockerClient(base_url=shown, tls=tls or False, timeout=int(timeout_s))
-        except (DockerException, OSError) as error:
-            raise _not_running(shown, error) from error
+        client = _open(environ, host=shown, tls=tls, timeout_s=int(timeout_s))
         engine = cls(client, builder=builder, environ=environ, local=shown.startswith("unix://"))
         try:
-            with _engine_errors("say its version"):
-                client.ping()
             engine._check_buildx()
         except BaseException:
             client.close()
@@ -252,10 +247,24 @@ class DockerEngine:
                     container.put_archive("/", archive(smoke_files, folder=SMOKE_FOLDER, folder_mode=0o755))
                     container.put_archive("/", archive({}, folder=SCRATCH, folder_mode=0o1777))
                     container.start()
-                    session = DockerSession(container, _engine_errors, has_gpu=access.route is not None)
+                    session = DockerSession(
+                        container, _engine_errors, self._exec_output, has_gpu=access.route is not None
+                    )
                 yield session
             finally:
                 self._remove_container(name)
+
+    @contextmanager
+    def _exec_output(self, exec_id: str) -> Iterator[Iterator[tuple[int, bytes]]]:
+        # The SDK's own stream leaves its connection to the garbage collector; here it is closed with the block.
+        pipe: Any = self._client.api.exec_start(exec_id, socket=True)
+        try:
+            yield frames_iter(pipe, tty=False)  # type: ignore[no-untyped-call]
+        finally:
+            with suppress(OSError):
+                getattr(pipe, "_sock", pipe).shutdown(socket.SHUT_RDWR)  # wakes a thread that waits for more
+            pipe._response.close()  # noqa: SLF001 - the SDK hands the response over in this attribute only
+            pipe.close()
 
     def _remove_container(self, name: str) -> None:
         with hold_interrupts():
@@ -321,6 +330,29 @@ class DockerEngine:
             return str(self._client.images.get_registry_data(reference).id)
         except (DockerException, OSError) as error:
             raise base_image_error(reference, _said(error), what=f"`{reference}` has no digest to pin") from error
+
+
+def _open(environ: Mapping[str, str], *, host: str, tls: Any, timeout_s: int) -> docker.DockerClient:
+    def client(version: str) -> docker.DockerClient:
+        if environ.get("DOCKER_HOST"):
+            return docker.from_env(environment=dict(environ), version=version, timeout=timeout_s)
+        return docker.DockerClient(base_url=host, tls=tls or False, version=version, timeout=timeout_s)
+
+    probe = None
+    try:
+        # Where nobody answers the SDK leaves sockets open: a refused one, and with "auto", which asks in the
+        # constructor, the whole client. So both are tried out first.
+        if host.startswith("unix://"):
+            with socket.socket(socket.AF_UNIX) as knock:
+                knock.connect(host.removeprefix("unix://"))
+        probe = client(MINIMUM_DOCKER_API_VERSION)
+        probe.version(api_version=False)
+        return client("auto")
+    except (DockerException, OSError) as error:
+        raise _not_running(host, error) from error
+    finally:
+        if probe is not None:
+            probe.close()
 
 
 def _not_running(host: str, error: Exception) -> EngineError:

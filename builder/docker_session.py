@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Any
 
@@ -13,10 +13,14 @@ from builder.engine import ExecResult
 from builder.processes import CappedOutput, hold_interrupts, wait_until
 
 _OUTPUT_CAP = 8 * 2**20
-_CGROUP_FILES = "cat /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control 2>/dev/null"
+_CGROUP_FILES = "cat /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control 2>/dev/null; true"
 
 # Turns what the SDK raises into an EngineError that says what was being done.
 Guard = Callable[[str], AbstractContextManager[None]]
+
+# exec id -> its output as (stream, bytes), 1 for stdout and 2 for stderr, until the block is left.
+OpenExec = Callable[[str], AbstractContextManager[Iterator[tuple[int, bytes]]]]
+_STDERR = 2
 
 
 class DockerSession:
@@ -26,10 +30,11 @@ class DockerSession:
     smoke_folder = SMOKE_FOLDER
     network_cut = True
 
-    def __init__(self, container: Any, guard: Guard, *, has_gpu: bool) -> None:
+    def __init__(self, container: Any, guard: Guard, open_exec: OpenExec, *, has_gpu: bool) -> None:
         self._container = container
         self._api = container.client.api
         self._guard = guard
+        self._open_exec = open_exec
         self._kills = 0
         self._owner: tuple[int, int] | None = None
         self.has_gpu = has_gpu
@@ -47,9 +52,16 @@ class DockerSession:
         return f"{SCRATCH}/{name}"
 
     def _ask_owner(self) -> tuple[int, int]:
-        status, output = self._container.exec_run(["sh", "-c", "id -u; id -g"])
-        numbers = output.split() if status == 0 else []
+        numbers = self._ask("id -u; id -g").split()
         return (int(numbers[0]), int(numbers[1])) if len(numbers) == 2 else (0, 0)
+
+    def _ask(self, script: str, *, user: str = "") -> str:
+        """What a short script says; empty where the image has no shell."""
+        said = CappedOutput(_OUTPUT_CAP)
+        exec_id = self._api.exec_create(self._container.id, ["sh", "-c", script], stderr=False, user=user)["Id"]
+        with self._open_exec(exec_id) as output:
+            _drain(output, said, said)
+        return said.value().decode("utf-8", "replace") if self._exit_status(exec_id) == 0 else ""
 
     def run(self, argv: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | None = None) -> ExecResult:
         """A run over its time ends by a restart of the container: no process survives that, whatever it ignores."""
@@ -57,17 +69,14 @@ class DockerSession:
         stdout, stderr = CappedOutput(_OUTPUT_CAP), CappedOutput(_OUTPUT_CAP)
         with self._guard(f"run {argv[0]} in a container"):
             exec_id = self._api.exec_create(self._container.id, list(argv), environment=dict(env or {}))["Id"]
-            output = self._api.exec_start(exec_id, stream=True, demux=True)
-            reader = threading.Thread(target=_drain, args=(output, stdout, stderr), daemon=True)
-            reader.start()
-            try:
+            with self._open_exec(exec_id) as output:
+                reader = threading.Thread(target=_drain, args=(output, stdout, stderr), daemon=True)
+                reader.start()
                 ended = self._wait(reader, exec_id, until=started + timeout_s)
                 seconds = time.monotonic() - started
                 if not ended:
                     self._restart()
                     reader.join(10)
-            finally:
-                output.close()
             status = self._exit_status(exec_id) if ended else None
             killed_for_memory = status not in (0, None) and self._was_killed_for_memory()
         return ExecResult(
@@ -112,18 +121,14 @@ class DockerSession:
         if not state.get("Running"):
             self._restart()
             return bool(state.get("OOMKilled"))
-        _, output = self._container.exec_run(["sh", "-c", _CGROUP_FILES], user="0")
-        kills = oom_kills(output.decode("utf-8", "replace"))
+        kills = oom_kills(self._ask(_CGROUP_FILES, user="0"))
         if kills is None:
             return bool(state.get("OOMKilled"))
         before, self._kills = self._kills, kills
         return kills > before
 
 
-def _drain(output: Any, stdout: CappedOutput, stderr: CappedOutput) -> None:
+def _drain(output: Iterator[tuple[int, bytes]], stdout: CappedOutput, stderr: CappedOutput) -> None:
     with suppress(OSError, ValueError):  # the stream is closed under this thread when its container is stopped
-        for out, err in output:
-            if out:
-                stdout.add(out)
-            if err:
-                stderr.add(err)
+        for number, chunk in output:
+            (stderr if number == _STDERR else stdout).add(chunk)

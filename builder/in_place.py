@@ -28,8 +28,13 @@ _MARKER = ".torchproof.json"
 _INSTALL_LIMIT_S = 3 * 3600.0
 _TAIL_LINES = 20
 
-# What would make uv or the new environment look into another one.
-_FOREIGN = ("VIRTUAL_ENV", "CONDA_PREFIX", "UV_PROJECT_ENVIRONMENT", "UV_SYSTEM_PYTHON", "UV_CONSTRAINT", "UV_OVERRIDE")
+# What stays of uv's own settings. The index comes with the plan; the rest could change what gets installed, or where.
+_UV_KEPT = re.compile(
+    r"UV_(CACHE_DIR|LINK_MODE|CONCURRENT_\w+|HTTP_\w+|REQUEST_TIMEOUT|LOCK_TIMEOUT|SYSTEM_CERTS|NATIVE_TLS|OFFLINE"
+    r"|PYTHON_\w+)"
+)
+_FOREIGN = ("VIRTUAL_ENV", "CONDA_PREFIX")
+_FOREIGN_PREFIXES = ("PYTHON", "PIP_")
 
 
 class InPlaceEngine:
@@ -39,11 +44,7 @@ class InPlaceEngine:
 
     def __init__(self, folder: Path, *, environ: Mapping[str, str]) -> None:
         self._folder = folder
-        self._environ = {
-            name: value
-            for name, value in environ.items()
-            if name not in _FOREIGN and not name.startswith(("PYTHON", "PIP_"))
-        }
+        self._environ = {name: value for name, value in environ.items() if _is_kept(name)}
 
     def info(self) -> EngineInfo:
         gpus = read_host_gpus()
@@ -201,6 +202,12 @@ class InPlaceEngine:
             _remove_folder(prefix)
 
 
+def _is_kept(name: str) -> bool:
+    if name.startswith("UV_"):
+        return bool(_UV_KEPT.fullmatch(name))
+    return name not in _FOREIGN and not name.startswith(_FOREIGN_PREFIXES)
+
+
 def install_arguments(file: Path, plan: BuildPlan, env: Mapping[str, str]) -> list[str]:
     """Arguments of `uv pip install` for one group; a file `NN-group@index.txt` comes from that index alone."""
     arguments = ["--no-deps", "--require-hashes", "-r", str(file)]
@@ -293,15 +300,6 @@ def _install_error(status: int | None, text: str, step: str, plan: BuildPlan, im
     where = f"the whole log is in {plan.log_file}"
     if status is None:
         return BuildError("build-timeout", what, because=("uv did not end in time",), detail=detail, hint=where)
-    if step == "venv" and re.search(
-        r"no interpreter found|no virtual environment or system python", text, re.IGNORECASE
-    ):
-        return EngineError(
-            "python-missing",
-            what,
-            because=(f"this machine has no Python {plan.python}", "an environment in place needs one"),
-            hint=f"install Python {plan.python}, or build with a Docker engine, whose images bring their own",
-        )
     fault = fault_of(text)
     if fault is Fault.DISK_FULL:
         return BuildError("disk-full", what, because=("the disk is full",), detail=detail, hint=where)
@@ -311,5 +309,13 @@ def _install_error(status: int | None, text: str, step: str, plan: BuildPlan, im
     if fault is Fault.NETWORK:
         because = ("a package could not be fetched",)
         return PackageIndexError("index-unreachable-in-build", what, because=because, detail=detail, hint=where)
+    if step == "venv":
+        return EngineError(
+            "python-missing",
+            what,
+            because=(f"this machine has no usable Python {plan.python}", "an environment in place needs one"),
+            hint=f"install Python {plan.python}, or build with a Docker engine, whose images bring their own",
+            detail=detail,
+        )
     because = (f"`uv {step}` ended with status {status}",)
     return BuildError("build-step-failed", what, because=because, detail=detail, hint=where)
