@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
 
@@ -23,9 +23,6 @@ from builder.docker_engine import DockerEngine
 from builder.engine import BuiltImage, Limits
 from builder.errors import BuildError, EngineError
 from builder.processes import wait_until
-
-if TYPE_CHECKING:
-    from conftest import Project
 
 pytestmark = pytest.mark.docker
 
@@ -100,7 +97,7 @@ def test_info_describes_the_engine(engine: DockerEngine) -> None:
 # --- builds ----------------------------------------------------------------------------------------------------------
 
 
-def test_build_gives_digest_sizes_and_a_log(project: Project) -> None:
+def test_build_gives_digest_sizes_and_a_log(project: Any) -> None:
     (project.folder / "file").write_text("x" * 5000, encoding="utf-8")
     built = project.build("COPY file /file\nRUN echo torchproof-was-here")
     assert built.digest.startswith("sha256:")
@@ -115,7 +112,7 @@ def test_build_gives_digest_sizes_and_a_log(project: Project) -> None:
     assert project.build("COPY file /file\nRUN echo torchproof-was-here").digest == built.digest
 
 
-def test_named_context_is_mounted(project: Project, tmp_path: Path) -> None:
+def test_named_context_is_mounted(project: Any, tmp_path: Path) -> None:
     wheels = tmp_path / "wheels, and more"
     wheels.mkdir()
     (wheels / "a.whl").write_text("wheel", encoding="utf-8")
@@ -124,11 +121,11 @@ def test_named_context_is_mounted(project: Project, tmp_path: Path) -> None:
     )
 
 
-def test_secret_that_is_not_given_is_simply_absent(project: Project) -> None:
+def test_secret_that_is_not_given_is_simply_absent(project: Any) -> None:
     project.build("RUN --mount=type=secret,id=index test ! -e /run/secrets/index")
 
 
-def test_secrets_stay_out_of_layers_history_bake_file_and_log(project: Project, tmp_path: Path) -> None:
+def test_secrets_stay_out_of_layers_history_bake_file_and_log(project: Any, tmp_path: Path) -> None:
     word = f"hunter{uuid.uuid4().hex}"
     secret = tmp_path / "index.env"
     secret.write_text(f"export UV_DEFAULT_INDEX='https://joe:{word}@127.0.0.1:9/simple'\n", encoding="utf-8")
@@ -158,7 +155,7 @@ def test_secrets_stay_out_of_layers_history_bake_file_and_log(project: Project, 
     assert not [text for text in texts if word in text]
 
 
-def test_failed_step_gives_command_status_lines_and_log(project: Project) -> None:
+def test_failed_step_gives_command_status_lines_and_log(project: Any) -> None:
     with pytest.raises(BuildError) as caught:
         project.build("RUN echo about to fail; echo the reason >&2; exit 42")
     error = caught.value
@@ -169,13 +166,13 @@ def test_failed_step_gives_command_status_lines_and_log(project: Project) -> Non
     assert str(project.log_file) in str(error)
 
 
-def test_full_disk_is_told(project: Project) -> None:
+def test_full_disk_is_told(project: Any) -> None:
     with pytest.raises(BuildError) as caught:
         project.build("RUN --mount=type=tmpfs,target=/full,size=1048576 dd if=/dev/zero of=/full/file bs=1M count=3")
     assert caught.value.code == "disk-full"
 
 
-def test_base_that_is_nowhere_is_told(project: Project) -> None:
+def test_base_that_is_nowhere_is_told(project: Any) -> None:
     project.base = "127.0.0.1:9/torchproof/none:1"
     with pytest.raises(EngineError) as caught:
         project.build("")
@@ -184,7 +181,7 @@ def test_base_that_is_nowhere_is_told(project: Project) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_build_leaves_no_process_and_no_file(project: Project, tmp_path: Path, number: int) -> None:
+def test_interrupted_build_leaves_no_process_and_no_file(project: Any, tmp_path: Path, number: int) -> None:
     # The number of seconds is the mark by which the step is found again, and it keeps the step out of the cache.
     mark = str(10**6 + uuid.uuid4().int % 10**6)
     plan = project.plan(f"RUN trap '' INT TERM; sleep {mark}")
@@ -245,7 +242,7 @@ def test_session_is_sealed_and_removed(engine: DockerEngine, image: BuiltImage) 
     assert containers_of(engine.run_id) == []
 
 
-def test_session_runs_as_the_image_s_user_with_its_python(project: Project) -> None:
+def test_session_runs_as_the_image_s_user_with_its_python(project: Any) -> None:
     built = project.build(
         "RUN useradd --uid 1234 joe\nLABEL io.torchproof.python=/opt/venv/bin/python\nENV PYTHONDONTWRITEBYTECODE=1\n"
         "USER joe"
@@ -352,7 +349,7 @@ def test_exception_in_the_block_removes_the_container(engine: DockerEngine, imag
     assert containers_of(engine.run_id) == []
 
 
-def test_image_that_cannot_start_leaves_no_container(project: Project) -> None:
+def test_image_that_cannot_start_leaves_no_container(project: Any) -> None:
     built = project.build("RUN rm /usr/bin/sleep")
     with (  # noqa: PT012 - the engine starts it without an error, and it ends at once
         pytest.raises(EngineError, match="is not running"),
