@@ -21,9 +21,7 @@ def describe(reference: str, catalog: Catalog) -> Base:
     if reference.startswith("debian:") and distribution is not None:
         # One name for one thing: `debian:12` and `debian:bookworm` share cache, tag and lock.
         reference = f"debian:{distribution.codename}"
-        return Base(
-            kind="debian", reference=reference, python=str(distribution.python), glibc=str(distribution.glibc)
-        )
+        return Base(kind="debian", reference=reference, python=str(distribution.python), glibc=str(distribution.glibc))
     glibc = None if distribution is None else str(distribution.glibc)
     own = _PYTHON_IMAGE.fullmatch(reference.split("@")[0])
     if own:
@@ -34,7 +32,7 @@ def describe(reference: str, catalog: Catalog) -> Base:
 
 def distribution_of(reference: str, catalog: Catalog) -> Distribution | None:
     """The distribution behind `debian:12`, `ubuntu:22.04`, `nvidia/cuda:...-ubuntu22.04` or `python:3.11-bookworm`."""
-    name = reference.split("@")[0].rsplit("/", 1)[-1]
+    name = reference.split("@", maxsplit=1)[0].rsplit("/", 1)[-1]
     repository, _, tag = name.partition(":")
     if repository == "cuda":
         match = re.search(r"-(ubuntu|rockylinux|debian)(\d[\d.]*)$", tag)
@@ -51,7 +49,8 @@ def choose(
     cell: ImageSpec, catalog: Catalog, python: PythonVersion, variant: CudaVariant, *, ignore_asked: bool = False
 ) -> Base | None:
     """The asked base, or for `auto` a distribution that ships this Python: Debian before Ubuntu, since a Debian base
-    can be made without a registry. `runtime` and `devel` take NVIDIA's image of the variant's toolkit."""
+    can be made without a registry. `runtime` and `devel` take NVIDIA's image of the variant's toolkit.
+    """
     if cell.base != AUTO and not ignore_asked:
         return describe(cell.base, catalog)
     found = [row for row in catalog.distributions_with_python(python) if row.name in {"debian", "ubuntu"}]

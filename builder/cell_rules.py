@@ -11,7 +11,8 @@ from packaging.version import Version
 from builder.catalog import Catalog
 from builder.catalog_rows.gpus import Gpu
 from builder.catalog_rows.onnxruntime import OnnxRuntimeGpu
-from builder.catalog_rows.torch import Companion, CompanionName, TorchBuild, TorchRelease
+from builder.catalog_rows.torch import TorchBuild, TorchRelease
+from builder.catalog_rows.torch_parts import Companion, CompanionName
 from builder.catalog_rows.transformers import TransformersRelease
 from builder.explain import Conflict, joined
 from builder.resolution import Base

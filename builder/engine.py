@@ -96,7 +96,7 @@ class Session(Protocol):
     has_gpu: bool
 
     def python(self) -> Sequence[str]:
-        """argv that starts the Python of the environment under test."""
+        """Argv that starts the Python of the environment under test."""
         ...
 
     def put(self, name: str, content: bytes) -> str:
@@ -109,7 +109,8 @@ class Session(Protocol):
 
 
 class Engine(Protocol):
-    kind: EngineKind
+    @property
+    def kind(self) -> EngineKind: ...
 
     def info(self) -> EngineInfo: ...
 

@@ -25,7 +25,7 @@ from builder import __version__, lockfile, render, smoke, spec, staleness, verdi
 from builder import lock as locking
 from builder.catalog import Catalog
 from builder.engine import BuildPlan, BuildTarget, BuiltImage, Engine, Limits
-from builder.errors import BuildError, StaleLockError, TorchproofError
+from builder.errors import BuildError, StaleLockError, TorchproofError, UsageError
 from builder.level0 import checks_of_pins
 from builder.lockfile import ImageLock
 from builder.resolution import Resolution
@@ -45,7 +45,8 @@ class Progress(Protocol):
 
 class BaseProvider(Protocol):
     """Makes or finds the base of a lock. The named contexts that a build needs for it, such as
-    `{"debian:bookworm": "docker-image://..."}`; empty when FROM names it well enough."""
+    `{"debian:bookworm": "docker-image://..."}`; empty when FROM names it well enough.
+    """
 
     def contexts(self, lock: ImageLock, on_line: Callable[[str], None]) -> Mapping[str, str]: ...
 
@@ -119,6 +120,23 @@ def locked(
     return lock
 
 
+def kept_lock(folders: Folders, resolution: Resolution) -> ImageLock:
+    """The current lock of an image, made earlier; nothing is locked here."""
+    kept, own = folders.lock_files(resolution.image_id)
+    path = kept if kept.is_file() else own
+    if not path.is_file():
+        raise UsageError(
+            "lock-missing",
+            f"`{resolution.image_id}` has no lock",
+            because=[f"neither {kept} nor {own} is there"],
+            hint="make it with `torchproof lock`",
+        )
+    lock = lockfile.read(path)
+    if reasons := staleness.staleness(lock, resolution):
+        raise stale(resolution, path, reasons)
+    return lock
+
+
 def stale(resolution: Resolution, path: Path, reasons: Sequence[str]) -> StaleLockError:
     return StaleLockError(
         "lock-stale",
@@ -144,11 +162,17 @@ def rendered(locks: Sequence[ImageLock], name: str, folder: Path, *, link: bool)
 
 
 def built(
-    works: Sequence[Work], name: str, folders: Folders, engine: Engine, sources: Sources, bases: BaseProvider | None,
+    works: Sequence[Work],
+    name: str,
+    folders: Folders,
+    engine: Engine,
+    sources: Sources,
+    bases: BaseProvider | None,
     progress: Progress,
 ) -> None:
     """Build every image that has a lock: in one bake, so that equal stages run once. When that bake fails, one by
-    one: finished stages are cached, and what failed is told from what was only stopped with it."""
+    one: finished stages are cached, and what failed is told from what was only stopped with it.
+    """
     ready = [work for work in works if work.error is None and work.lock is not None]
     if not ready:
         return
@@ -321,7 +345,7 @@ def image_report(work: Work, run: smoke.SmokeRun | None, *, engine: Engine | Non
         build_log=str(image.log_file) if image and image.log_file else None,
         lock_digest=lockfile.digest(lock) if lock else None,
         spec_digest=work.resolution.spec_digest,
-        base=render.base_reference(lock) if lock else None,
+        base=_base(work, engine),
         python=work.resolution.python,
         variant=work.resolution.variant,
         packages={package.name: package.version for package in lock.packages} if lock else {},
@@ -331,6 +355,7 @@ def image_report(work: Work, run: smoke.SmokeRun | None, *, engine: Engine | Non
         gpus=verdict.per_gpu(checks, work.resolution.gpus, ran_on=run.ran_on if run else ()),
         checks=tuple(checks),
         scripts=run.scripts if run else (),
+        network_cut=run.network_cut if run else None,
         choices=tuple(
             {"subject": c.subject, "asked": c.asked, "value": c.value, "because": list(c.because)}
             for c in work.resolution.choices
@@ -338,6 +363,13 @@ def image_report(work: Work, run: smoke.SmokeRun | None, *, engine: Engine | Non
         warnings=work.resolution.warnings,
         error=_error(work.error) if work.error else None,
     )
+
+
+def _base(work: Work, engine: Engine | None) -> str | None:
+    """What the image stands on; in place that is this machine, whatever the lock says."""
+    if work.lock is None or engine is None:
+        return None
+    return "this machine" if engine.kind == "in-place" else render.base_reference(work.lock)
 
 
 def _error(error: TorchproofError) -> dict[str, object]:

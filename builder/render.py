@@ -139,9 +139,7 @@ def render(lock: ImageLock, *, link: bool = True) -> BuildContext:
         packages=lock.packages,
     )
     files["torchproof.lock"] = lockfile.dumps(lock)
-    return BuildContext(
-        image_id=lock.image_id, files={name: text.encode() for name, text in sorted(files.items())}
-    )
+    return BuildContext(image_id=lock.image_id, files={name: text.encode() for name, text in sorted(files.items())})
 
 
 def base_reference(lock: ImageLock) -> str:
@@ -178,8 +176,11 @@ def labels(lock: ImageLock) -> dict[str, str]:
 
 
 def _description(lock: ImageLock, versions: Mapping[str, str]) -> str:
-    shown = [f"{name} {versions[name]}" for name in ("torch", "transformers", "onnxruntime-gpu", "onnxruntime")
-             if name in versions]
+    shown = [
+        f"{name} {versions[name]}"
+        for name in ("torch", "transformers", "onnxruntime-gpu", "onnxruntime")
+        if name in versions
+    ]
     return f"Python {lock.python}, {', '.join(shown)}"
 
 
@@ -190,7 +191,7 @@ def _installs_python(lock: ImageLock) -> bool:
 
 
 def _python_packages(lock: ImageLock) -> list[str]:
-    """distutils was a package of its own until 3.11, and setuptools of that time imports it."""
+    """Distutils was a package of its own until 3.11, and setuptools of that time imports it."""
     major, minor = (int(part) for part in lock.python.split("."))
     packages = ["python3"]
     if (major, minor) < (3, 12):

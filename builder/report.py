@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 import xml.etree.ElementTree as ET  # only writes
 from collections.abc import Sequence
 from pathlib import Path
 
 from builder import verdict
+from builder.atomic import write_whole
 from builder.results import CheckResult, ImageReport, Level, RunReport
 
 LEVEL_NAMES = {
@@ -79,7 +78,8 @@ def _name(level: Level) -> str:
 def _built(image: ImageReport, report: RunReport) -> str:
     size = f"{(image.size_bytes or 0) / 2**30:.2f} GiB"
     where = f"by Docker {report.engine_version}" if image.engine == "docker" else "in place, without a container"
-    return f"{where} in {image.build_seconds or 0:.0f} s, {size}, base {image.base}"
+    cut = "" if image.network_cut is not False else "; its checks could reach the network"
+    return f"{where} in {image.build_seconds or 0:.0f} s, {size}, on {image.base}{cut}"
 
 
 def holds(image: ImageReport) -> str:
@@ -123,9 +123,7 @@ _TOLD = ("loss_falls", "outputs_agree", "provider", "arch_list", "allocated", "r
 
 
 def _told(checks: Sequence[CheckResult]) -> list[str]:
-    return [
-        f"{check.id}: {check.message}" for check in checks if check.status == "passed" and check.id.endswith(_TOLD)
-    ]
+    return [f"{check.id}: {check.message}" for check in checks if check.status == "passed" and check.id.endswith(_TOLD)]
 
 
 def _failure(check: CheckResult) -> list[str]:
@@ -157,7 +155,9 @@ def _targets(image: ImageReport) -> list[str]:
 def _summary(report: RunReport) -> str:
     proven = sum(verdict.image_status(image) == 0 for image in report.images)
     noun = "image" if len(report.images) == 1 else "images"
-    where = "no engine" if report.engine is None else report.engine
+    where: str = report.engine or "no engine"
+    if report.engine_reason:
+        where += f" ({report.engine_reason})"
     gpu = f"GPU: {', '.join(report.host_gpus)}" if report.host_gpus else f"no GPU ({report.host_gpu_reason})"
     return (
         f"{proven} of {len(report.images)} {noun} proven as required, {report.seconds:.0f} s, {where}, {gpu}; "
@@ -215,17 +215,3 @@ def write(report: RunReport, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     files = {"report.json": json_text(report), "junit.xml": junit(report), "summary.txt": text(report)}
     return [write_whole(folder / name, content) for name, content in files.items()]
-
-
-def write_whole(path: Path, content: str) -> Path:
-    """Write beside and rename: a reader never sees half a file, and an interruption leaves the old one."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(content)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    return path

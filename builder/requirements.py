@@ -6,6 +6,7 @@ from builder.cell_rules import Candidate, numpy_bounds
 from builder.resolution import Choice, Requirement
 from builder.spec import AUTO
 
+
 def requirements_of(c: Candidate) -> tuple[Requirement, ...]:
     """In a fixed order: the torch family, the stack, what the exporter needs, the user's packages, bounds."""
     index_only = c.release.is_index_only(c.variant, c.cell.arch)
@@ -13,9 +14,10 @@ def requirements_of(c: Candidate) -> tuple[Requirement, ...]:
     local = f"+{c.variant}" if index_only else ""
     asked = dict(c.cell.packages)
     found = [Requirement(text=f"torch=={c.release.version}{local}", index=index, because=(_build_fact(c),))]
-    for name, companion in c.companions.items():
+    for companion in c.companions.values():
         if companion is not None:
-            found.append(Requirement(text=f"{name}=={companion.version}", index=index, because=(companion.fact,)))
+            text = f"{companion.name}=={companion.version}"
+            found.append(Requirement(text=text, index=index, because=(companion.fact,)))
     if c.transformers is not None:
         fact = c.transformers.minor.fact
         found.append(Requirement(text=f"transformers=={c.transformers.version}", because=(fact,)))
@@ -50,7 +52,7 @@ def _pinned(name: str, wanted: str) -> str:
 
 
 def _exporter(c: Candidate, asked: dict[str, str]) -> list[Requirement]:
-    """onnx and onnxscript where torch.onnx.export needs them and something in the image reads what it writes."""
+    """Onnx and onnxscript where torch.onnx.export needs them and something in the image reads what it writes."""
     export = c.release.onnx_export
     has_runtime = c.onnxruntime_gpu is not None or c.cell.onnxruntime != "none"
     if not (has_runtime and export.needs_onnxscript_by_default):
@@ -68,9 +70,7 @@ def _exporter(c: Candidate, asked: dict[str, str]) -> list[Requirement]:
 
 
 def _bounds(c: Candidate) -> list[Requirement]:
-    found = [
-        Requirement(text=f"numpy{bound}", bound_only=True, because=(fact,)) for bound, fact in numpy_bounds(c)
-    ]
+    found = [Requirement(text=f"numpy{bound}", bound_only=True, because=(fact,)) for bound, fact in numpy_bounds(c)]
     unique = {requirement.text: requirement for requirement in reversed(found)}
     return sorted(unique.values(), key=lambda requirement: requirement.text)
 

@@ -16,7 +16,8 @@ from builder import bases_known, cell_rules
 from builder.catalog import Catalog
 from builder.catalog_rows.gpus import AmbiguousGpuError, Gpu
 from builder.catalog_rows.onnxruntime import OnnxRuntimeGpu
-from builder.catalog_rows.torch import COMPANIONS, Companion, CompanionName, TorchRelease
+from builder.catalog_rows.torch import TorchRelease
+from builder.catalog_rows.torch_parts import COMPANIONS, Companion, CompanionName
 from builder.catalog_rows.transformers import TransformersRelease
 from builder.cell_rules import Candidate
 from builder.errors import ConflictError, SpecError
@@ -67,8 +68,9 @@ def check_names(cells: Sequence[ImageSpec], catalog: Catalog) -> None:
                 lines.append(f"{cell.origin('gpus')}: no GPU `{name}` in the facts; did you mean {near}?")
     if lines:
         lines = list(dict.fromkeys(lines))
-        raise SpecError("unknown-gpu", f"{len(lines)} GPU name{'s' * (len(lines) > 1)} not understood",
-                        detail="\n".join(lines))
+        raise SpecError(
+            "unknown-gpu", f"{len(lines)} GPU name{'s' * (len(lines) > 1)} not understood", detail="\n".join(lines)
+        )
 
 
 def resolve(cell: ImageSpec, catalog: Catalog, *, host: Host | None = None) -> Resolution | CellConflicts:
@@ -117,11 +119,9 @@ def _nothing_to_try(cell: ImageSpec, catalog: Catalog) -> Conflict:
 # --- candidates ------------------------------------------------------------------------------------------------------
 
 
-def _candidates(
-    cell: ImageSpec, catalog: Catalog, gpus: tuple[Gpu, ...], host: Host | None
-) -> Iterator[Candidate]:
+def _candidates(cell: ImageSpec, catalog: Catalog, gpus: tuple[Gpu, ...], host: Host | None) -> Iterator[Candidate]:
     for release in _torch_releases(cell, catalog):
-        for variant in _variants(cell, release, gpus):
+        for variant in _variants(cell, release):
             for python in _pythons(cell, catalog, release, host):
                 base = bases_known.choose(cell, catalog, python, variant, ignore_asked=host is not None)
                 if base is None:
@@ -145,9 +145,10 @@ def _torch_releases(cell: ImageSpec, catalog: Catalog) -> list[TorchRelease]:
     return [exact] if exact is not None else []
 
 
-def _variants(cell: ImageSpec, release: TorchRelease, gpus: Sequence[Gpu]) -> list[CudaVariant]:
+def _variants(cell: ImageSpec, release: TorchRelease) -> list[CudaVariant]:
     """`auto`: the package index's own build first, then newer before older toolkits. Never the CPU build unasked,
-    for it would fit everything and serve no card."""
+    for it would fit everything and serve no card.
+    """
     if cell.variant != AUTO:
         return [CudaVariant.parse(cell.variant)]
     default = release.default_variant(cell.arch)
@@ -386,14 +387,13 @@ def _exclude_newer(c: Candidate) -> str | None:
 
 
 def _warnings(c: Candidate) -> tuple[str, ...]:
-    found = []
     build = c.build
-    for gpu in c.gpus:
-        if build is not None and build.runs_on(gpu.compute_capability) is None:
-            found.append(
-                f"no fact says whether {build.name} has code for {gpu.name} ({gpu.compute_capability}); "
-                "the probe reads it from the image"
-            )
+    found = [
+        f"no fact says whether {build.name} has code for {gpu.name} ({gpu.compute_capability}); "
+        "the probe reads it from the image"
+        for gpu in c.gpus
+        if build is not None and build.runs_on(gpu.compute_capability) is None
+    ]
     toolkit = c.variant.toolkit
     if toolkit is not None and c.cell.driver is None and c.gpus:
         found.append("no driver is stated, so the driver floor is told and not checked")

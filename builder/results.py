@@ -111,6 +111,7 @@ class ImageReport(_Model):
     gpus: tuple[GpuVerdict, ...] = ()
     checks: tuple[CheckResult, ...] = ()
     scripts: tuple[ScriptReport, ...] = ()
+    network_cut: bool | None = None
     choices: tuple[dict[str, Any], ...] = ()
     warnings: tuple[str, ...] = ()
     error: dict[str, Any] | None = None

@@ -30,6 +30,7 @@ class SmokeRun:
     scripts: tuple[ScriptReport, ...]
     checks: tuple[CheckResult, ...]
     ran_on: tuple[TargetGpu, ...]
+    network_cut: bool
 
 
 def smoke_files() -> dict[str, bytes]:
@@ -54,21 +55,20 @@ def run(
     reports: list[ScriptReport] = []
     checks: list[CheckResult] = []
     with engine.session(image, files if files is not None else smoke_files(), limits, gpus=gpus) as session:
+        network_cut = session.network_cut
         for script in scripts:
             on_step(script)
-            request = json.dumps(_request(lock, script, session, time_limit_s, (params or {}).get(script, {})))
+            request = json.dumps(_request(lock, session, time_limit_s, (params or {}).get(script, {})))
             request_file = session.put(f"{script}.request.json", request.encode())
             argv = [*session.python(), f"{session.smoke_folder}/{script}.py", "--request", request_file]
             result = session.run(argv, timeout_s=time_limit_s + GRACE_S)
             report = read_result(script, result, limits=limits, time_limit_s=time_limit_s)
             reports.append(report)
             checks.extend(report.checks)
-    return SmokeRun(scripts=tuple(reports), checks=tuple(checks), ran_on=_cards(reports))
+    return SmokeRun(scripts=tuple(reports), checks=tuple(checks), ran_on=_cards(reports), network_cut=network_cut)
 
 
-def _request(
-    lock: ImageLock, script: str, session: Session, time_limit_s: float, params: Mapping[str, Any]
-) -> dict[str, Any]:
+def _request(lock: ImageLock, session: Session, time_limit_s: float, params: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "schema_version": 1,
         "image_id": lock.image_id,
@@ -83,7 +83,7 @@ def _request(
 
 
 def read_result(script: str, result: ExecResult, *, limits: Limits, time_limit_s: float) -> ScriptReport:
-    """One report, whatever came back: a script that hangs, dies or prints rubbish is an errored check, with its tail."""
+    """One report, whatever came back: one that hangs, dies or prints rubbish is an errored check."""
     tail = _tail(result.stderr)
     if result.timed_out:
         message = f"{script} did not end within {time_limit_s:.0f} s and was stopped"

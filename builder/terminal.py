@@ -15,7 +15,7 @@ from typing_extensions import Self
 
 # Of a plain build log, the lines that say what is being done; everything else is in the log file.
 _STEP = re.compile(r"^#\d+ (\[.+|exporting .+|DONE .*|CACHED.*)")
-_NOISE = re.compile(r"^#\d+ (DONE|CACHED|\[internal\]|\[context|exporting (?!to image))")
+_NOISE = re.compile(r"^#\d+ (DONE|CACHED|\[(\S+ )?(internal|context) |\[internal\]|exporting (?!to image))")
 _WIDEST = 110
 
 
@@ -66,11 +66,10 @@ class Reporter:
         shown = step[1] if step else text.strip()
         if self._is_verbose:
             self._print(f"    {text}")
-        elif self._live is None and (not text.startswith("#") or (step and not _NOISE.match(text))):
+        elif self._live is None and shown not in self._told and _is_worth_telling(text, step is not None):
             # BuildKit names a step again each time that it goes on with it.
-            if shown not in self._told:
-                self._told.add(shown)
-                self._print(f"    {_cut(shown, _WIDEST)}")
+            self._told.add(shown)
+            self._print(f"    {_cut(shown, _WIDEST)}")
         self._step = shown
 
     def _end_stage(self) -> None:
@@ -94,6 +93,10 @@ class Reporter:
         if self._step:
             grid.add_row("", Text(_cut(self._step, width), style="dim"), "")
         return grid
+
+
+def _is_worth_telling(text: str, is_step: bool) -> bool:
+    return not text.startswith("#") or (is_step and not _NOISE.match(text))
 
 
 def _cut(text: str, width: int) -> str:

@@ -61,7 +61,7 @@ def parse(raw: bytes, name: str) -> YamlText:
     except UnicodeDecodeError as error:
         raise SpecError("spec-unreadable", f"`{name}` is not UTF-8 text (byte {error.start})") from None
     try:
-        node = yaml.compose(text, Loader=yaml.BaseLoader)  # noqa: S506 - BaseLoader makes nothing but strings
+        node = yaml.compose(text, Loader=yaml.BaseLoader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         place = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name

@@ -1,0 +1,31 @@
+"""Options that commands share. Typer reads the annotations of a command, so these are annotations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from builder.catalog import Catalog
+
+Spec = Annotated[Path, typer.Argument(metavar="SPEC", help="a matrix, such as images/quickstart.yaml")]
+Only = Annotated[list[str] | None, typer.Option("--only", metavar="PATTERN", help="image ids to take; may repeat")]
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="where everything that a run makes goes")]
+Locks = Annotated[
+    Path | None, typer.Option("--locks", metavar="DIR", help="folder of kept locks; default: locks/ beside the spec")
+]
+EngineName = Annotated[str, typer.Option("--engine", help="docker, in-place or auto (Docker where an engine answers)")]
+Json = Annotated[bool, typer.Option("--json", help="one JSON document on standard output")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress on standard error")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="every line of the build")]
+Facts = Annotated[Path | None, typer.Option("--facts", metavar="FILE", help="rows of your own over the shipped facts")]
+
+
+def open_catalog(facts: Path | None) -> Catalog:
+    """The shipped facts, with the rows of `--facts` over them."""
+    from builder.catalog import Catalog  # noqa: PLC0415 - not at start-up
+
+    catalog = Catalog.shipped()
+    return catalog.with_overlay(facts) if facts is not None else catalog
