@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from builder import build_requirements, pylock, uv_errors, uv_tool
-from builder.errors import TorchproofError
+from builder.errors import SpecError, TorchproofError
 from builder.lockfile import TORCH_FAMILY, ImageLock, LockedPackage, group_of
 from builder.pylock import Target
 from builder.resolution import Resolution
@@ -155,6 +155,12 @@ def _plan(resolution: Resolution, sources: Sources, wheels: Mapping[str, Path]) 
         canonicalize_name(name): index.name for index in resolution.indexes for name in index.packages
     }
     known = {index.name for index in resolution.indexes}
+    for item in wanted:
+        if item.index not in {"default", "torch", *known}:
+            # Looking it up on the package index instead could take a stranger's package of the same name.
+            raise SpecError(
+                "unknown-index", f"`{item.text}` is to come from `{item.index}`, which is no index of the spec"
+            )
     named |= {_name(item.text): item.index for item in wanted if item.index in known}
     texts = {_name(item.text): item.text for item in wanted}
     family = {_name(item.text) for item in wanted if item.index == "torch"} - set(named)
