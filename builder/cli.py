@@ -33,12 +33,11 @@ INTERRUPTED = 130
 def main() -> None:
     """Entry point; the exit statuses are listed in docs/errors.md."""
     try:
-        app(standalone_mode=False)
+        # Without its standalone mode, click hands back the status of an Exit.
+        status = app(standalone_mode=False)
     except TorchproofError as error:
         say_error(error)
         sys.exit(error.exit_status)
-    except typer.Exit as done:
-        sys.exit(done.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         stderr().print("interrupted; what was begun is removed, finished stages are kept for the next run")
         sys.exit(INTERRUPTED)
@@ -52,6 +51,7 @@ def main() -> None:
             sys.exit(2)
         say_internal(error)
         sys.exit(1)
+    sys.exit(status if isinstance(status, int) else 0)
 
 
 def _is_usage(error: Exception) -> bool:

@@ -74,7 +74,6 @@ def lock(
 ) -> None:
     """Write one lock per image: every wheel of the target, exact, with its hash."""
     from builder import line, lockfile  # noqa: PLC0415
-    from builder import lock as locking  # noqa: PLC0415
 
     plan = _plan(spec, only, facts)
     folders = _folders(plan, locks, out, is_written=not check)
@@ -89,8 +88,7 @@ def lock(
             progress.stage("lock", resolution.image_id)
             kept, _own = folders.lock_files(resolution.image_id)
             try:
-                digest = bases.digest(resolution) if bases is not None else None
-                made = locking.lock(resolution, sources, on_line=progress.line, base_digest=digest)
+                made = line.made(resolution, sources, bases, progress)
             except TorchproofError as error:
                 errors.append(error)
                 continue

@@ -14,7 +14,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Protocol
@@ -114,10 +114,15 @@ def locked(
         if not staleness.staleness(lock, resolution):
             progress.line(f"lock of an earlier run is current: {own}")
             return lock
-    digest = bases.digest(resolution) if bases is not None else None
-    lock = locking.lock(resolution, sources, on_line=progress.line, base_digest=digest)
+    lock = made(resolution, sources, bases, progress)
     lockfile.write(lock, own)
     return lock
+
+
+def made(resolution: Resolution, sources: Sources, bases: BaseProvider | None, progress: Progress) -> ImageLock:
+    """A new lock. The base is asked for last: of two things out of reach, the wheels are the more telling."""
+    lock = locking.lock(resolution, sources, on_line=progress.line)
+    return replace(lock, base_digest=bases.digest(resolution)) if bases is not None else lock
 
 
 def kept_lock(folders: Folders, resolution: Resolution) -> ImageLock:

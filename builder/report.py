@@ -47,7 +47,7 @@ def _image(image: ImageReport, report: RunReport) -> list[str]:
     if image.packages:
         lines.append(f"  {'holds':<12}{holds(image)}")
     if image.error is not None:
-        lines += ["", *(f"  {line}" for line in str(image.error["text"]).splitlines())]
+        lines += [f"  {line}".rstrip() for line in str(image.error["text"]).splitlines()]
     if image.checks:
         lines.append("")
         for level in verdict.LADDER:
