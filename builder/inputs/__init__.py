@@ -1,0 +1,1 @@
+"""A user's files and options -> `Environment`."""
