@@ -65,13 +65,20 @@ class Nvml:
     def device(self, index):
         handle = ctypes.c_void_p()
         self.call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
-        major, minor, memory = ctypes.c_int(), ctypes.c_int(), Memory()
+        major, minor = ctypes.c_int(), ctypes.c_int()
         self.call("nvmlDeviceGetCudaComputeCapability", handle, ctypes.byref(major), ctypes.byref(minor))
-        self.call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
         return {
             "name": self.text("nvmlDeviceGetName", handle),
             "uuid": self.text("nvmlDeviceGetUUID", handle),
             "compute_capability": "{}.{}".format(major.value, minor.value),
-            "total_bytes": memory.total,
-            "used_bytes": memory.used,
+            "used_bytes": self.used_bytes(handle),
         }
+
+    def used_bytes(self, handle):
+        """None where the driver does not say, as for a container that sees only a MIG slice of the card."""
+        memory = Memory()
+        try:
+            self.call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
+        except NvmlError:
+            return None
+        return memory.used

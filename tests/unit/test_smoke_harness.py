@@ -639,6 +639,65 @@ def test_nvml_that_cannot_be_loaded():
         _nvml.Nvml("libnot-there.so.1")
 
 
+NVML_STUB = """
+#include <stdio.h>
+typedef struct { unsigned long long total, free, used; } memory;
+int nvmlInit_v2(void) { return INIT; }
+int nvmlShutdown(void) { return 0; }
+const char *nvmlErrorString(int code) { return "Driver Not Loaded"; }
+int nvmlSystemGetDriverVersion(char *text, unsigned size) { snprintf(text, size, "535.104.05"); return 0; }
+int nvmlSystemGetCudaDriverVersion_v2(int *version) { *version = 12020; return 0; }
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = 2; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
+  *device = (void *)(0x700000000000UL + index); return 0; }
+int nvmlDeviceGetName(void *device, char *text, unsigned size) { snprintf(text, size, "Card %p", device); return 0; }
+int nvmlDeviceGetUUID(void *device, char *text, unsigned size) { snprintf(text, size, "GPU-%p", device); return 0; }
+int nvmlDeviceGetCudaComputeCapability(void *device, int *major, int *minor) { *major = 8; *minor = 6; return 0; }
+int nvmlDeviceGetMemoryInfo(void *device, memory *m) {
+  m->total = 24ULL << 30; m->used = 5ULL << 30;
+  return device == (void *)0x700000000000UL ? 0 : 4;
+}
+"""
+
+
+@pytest.fixture
+def nvml_library(tmp_path):
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler to make a stand-in for the driver's library")
+
+    def make(init=0):
+        (tmp_path / "nvml.c").write_text(NVML_STUB)
+        library = tmp_path / f"libnvml-{init}.so"
+        argv = [compiler, "-shared", "-fPIC", f"-DINIT={init}", "-o", library, tmp_path / "nvml.c"]
+        subprocess.run(argv, check=True, capture_output=True)
+        return str(library)
+
+    return make
+
+
+def test_nvml_by_ctypes(nvml_library):
+    with _nvml.Nvml(nvml_library()) as nvml:
+        assert (nvml.driver_version(), nvml.driver_runtime()) == ("535.104.05", "12.2")
+        first, second = nvml.devices()
+    assert first == {
+        "name": "Card 0x700000000000",
+        "uuid": "GPU-0x700000000000",
+        "compute_capability": "8.6",
+        "used_bytes": 5 * 2**30,
+    }
+    assert second["name"] == "Card 0x700000000001"
+    assert second["used_bytes"] is None
+
+
+def test_nvml_without_a_driver(nvml_library):
+    with (
+        pytest.raises(_nvml.NvmlError, match="`nvmlInit_v2` returned 9: Driver Not Loaded"),
+        _nvml.Nvml(nvml_library(9)),
+    ):
+        pass
+
+
 def test_train_step_not_on_the_gpu():
     tensors = [SimpleNamespace(device=SimpleNamespace(type="cpu"))]
     loop = SimpleNamespace(
