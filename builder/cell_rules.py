@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -99,7 +100,7 @@ def gpus_are_covered(c: Candidate) -> Conflict | None:
             ),
             conclusion="every step would run on the processor",
         )
-    missing = [gpu for gpu in c.gpus if c.build.runs_on(gpu.compute_capability) is False]
+    missing = [gpu for gpu in c.gpus if runs_on(c.build, gpu, c.catalog) is False]
     if not missing:
         return None
     cards = joined([f"{gpu.name} (compute capability {gpu.compute_capability})" for gpu in missing])
@@ -108,6 +109,21 @@ def gpus_are_covered(c: Candidate) -> Conflict | None:
         premises=(f"{c.cell.origin('gpus')} asks for {cards}", c.build.fact),
         conclusion="the image would build, see the card, and fail at its first kernel",
     )
+
+
+def runs_on(build: TorchBuild, gpu: Gpu, catalog: Catalog) -> bool | None:
+    """Whether the build has code for the card; None: no fact tells.
+
+    Where the facts do not know the PTX of a build, its toolkit still sets a limit: no compiler of CUDA 13 makes code
+    for a card below 7.5.
+    """
+    known = build.runs_on(gpu.compute_capability)
+    toolkit = build.variant.toolkit
+    row = None if toolkit is None else catalog.toolkit(toolkit)
+    if known is None and row is not None and row.archs:
+        lowest = min(code.capability for code in row.archs)
+        return False if gpu.compute_capability < lowest else None
+    return known
 
 
 def driver_is_new_enough(c: Candidate) -> Conflict | None:
@@ -224,21 +240,33 @@ def onnxruntime_gpu_exists(c: Candidate) -> Conflict | None:
             conclusion="no release of the facts does",
         )
     releases = [row for row in c.catalog.onnxruntime_gpu_releases() if row.is_on_index and not row.is_series]
-    near = sorted(releases, key=lambda row: distance(row.version, Version(wanted)))[:4]
+    near = sorted(row.version for row in nearest(releases, Version(wanted))[:4])
     removed = c.catalog.onnxruntime_gpu_removed(wanted)
     return Conflict(
         code="not-on-index",
         premises=(
             c.asked("onnxruntime-gpu", f"onnxruntime-gpu {wanted}"),
             removed.fact if removed is not None else f"the facts of {c.catalog.generated} have no such release",
-            f"the nearest on the index are {joined([str(row.version) for row in sorted(near, key=lambda r: r.version)])}",
+            f"the nearest on the index are {joined([str(version) for version in near])}",
         ),
         conclusion=f"onnxruntime-gpu {wanted} cannot be installed",
     )
 
 
-def distance(one: Version, other: Version) -> tuple[int, int, int]:
-    return (abs(one.major - other.major), abs(one.minor - other.minor), abs(one.micro - other.micro))
+class _Released(Protocol):
+    @property
+    def version(self) -> Version: ...
+
+
+R = TypeVar("R", bound=_Released)
+
+
+def nearest(releases: Iterable[R], wanted: Version) -> list[R]:
+    """By the number of releases that lie between, so that what follows the newest is near the newest."""
+    ordered = sorted(releases, key=lambda row: row.version)
+    place = sum(row.version < wanted for row in ordered)
+    ranked = sorted(enumerate(ordered), key=lambda item: (abs(item[0] + 0.5 - place), -item[0]))
+    return [row for _, row in ranked]
 
 
 def onnxruntime_gpu_fits(c: Candidate) -> Conflict | None:

@@ -242,7 +242,7 @@ def _relaxed(cell: ImageSpec, catalog: Catalog) -> Iterator[tuple[str, ImageSpec
     if cell.onnxruntime_gpu not in ("none", AUTO):
         wanted = Version(cell.onnxruntime_gpu)
         rows = [row for row in catalog.onnxruntime_gpu_releases() if row.is_on_index and not row.is_series]
-        for row in sorted(rows, key=lambda row: cell_rules.distance(row.version, wanted)):
+        for row in cell_rules.nearest(rows, wanted):
             yield "onnxruntime-gpu", replace(cell, onnxruntime_gpu=str(row.version))
     if cell.transformers not in ("none", AUTO):
         yield "transformers", replace(cell, transformers=AUTO)
@@ -257,10 +257,10 @@ def _relaxed(cell: ImageSpec, catalog: Catalog) -> Iterator[tuple[str, ImageSpec
     if cell.torch != AUTO:
         releases = catalog.torch_releases()
         wanted = Version(cell.torch)
-        for release in sorted(releases, key=lambda release: cell_rules.distance(release.version, wanted)):
+        for release in cell_rules.nearest(releases, wanted):
             yield "torch", replace(cell, torch=str(release.version))
         if cell.variant != AUTO:
-            for release in sorted(releases, key=lambda release: cell_rules.distance(release.version, wanted)):
+            for release in cell_rules.nearest(releases, wanted):
                 yield "torch", replace(cell, torch=str(release.version), variant=AUTO)
     if cell.driver is not None:
         yield "driver", replace(cell, driver=None)
@@ -392,7 +392,7 @@ def _warnings(c: Candidate) -> tuple[str, ...]:
         f"no fact says whether {build.name} has code for {gpu.name} ({gpu.compute_capability}); "
         "the probe reads it from the image"
         for gpu in c.gpus
-        if build is not None and build.runs_on(gpu.compute_capability) is None
+        if build is not None and cell_rules.runs_on(build, gpu, c.catalog) is None
     ]
     toolkit = c.variant.toolkit
     if toolkit is not None and c.cell.driver is None and c.gpus:
