@@ -34,6 +34,7 @@ from builder.catalog_rows.cuda import (
 )
 from builder.catalog_rows.gpus import AmbiguousGpuError, Gpu, GpuNames
 from builder.catalog_rows.onnxruntime import OnnxRuntimeCpu, OnnxRuntimeGpu, RemovedOnnxRuntimeGpu
+from builder.catalog_rows.packages import Hazards, Packages
 from builder.catalog_rows.python import CPython, Distribution, NumpyRelease
 from builder.catalog_rows.torch import TorchRelease
 from builder.catalog_rows.torch_parts import Companion, CompanionName, OnnxScriptRelease, TritonRelease
@@ -356,6 +357,16 @@ class Catalog:
     def numpy_release(self, version: str | Version) -> NumpyRelease | None:
         wanted = _version(version)
         return None if wanted is None else self._numpy.get(wanted)
+
+    # ---- torch's neighbours, and what no index tells
+
+    @cached_property
+    def packages(self) -> Packages:
+        return Packages(self._topic("packages"))
+
+    @cached_property
+    def hazards(self) -> Hazards:
+        return Hazards(self._topic("hazards"))
 
     # ---- Python and distributions
 

@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from builder.errors import UsageError
 from builder.facts_schema.base import Topic
+from builder.facts_schema.checks import Hazards, Packages
 from builder.facts_schema.cuda import CudaDriver, CudaImageTopic, Gpus
 from builder.facts_schema.packages import Numpy, OnnxRuntime, Pythons, Transformers
 from builder.facts_schema.platforms import Platforms, VramMeasured
@@ -32,8 +33,10 @@ TOPICS: dict[str, type[Topic]] = {
     "cuda_driver": CudaDriver,
     "cuda_images": CudaImageTopic,
     "gpus": Gpus,
+    "hazards": Hazards,
     "numpy": Numpy,
     "onnxruntime": OnnxRuntime,
+    "packages": Packages,
     "platforms": Platforms,
     "python": Pythons,
     "torch": Torch,
