@@ -55,12 +55,13 @@ def _exporter(c: Candidate, asked: dict[str, str]) -> list[Requirement]:
     """Onnx and onnxscript where torch.onnx.export needs them and something in the image reads what it writes."""
     export = c.release.onnx_export
     has_runtime = c.onnxruntime_gpu is not None or c.cell.onnxruntime != "none"
-    if not (has_runtime and export.needs_onnxscript_by_default):
+    if not has_runtime:
         return []
     found = []
-    if "onnx" not in asked:
-        found.append(Requirement(text="onnx", because=(export.fact,)))
-    if "onnxscript" not in asked:
+    needs_onnx = c.release.onnx_package_fact
+    if needs_onnx is not None and "onnx" not in asked:
+        found.append(Requirement(text="onnx", because=(needs_onnx,)))
+    if export.needs_onnxscript_by_default and "onnxscript" not in asked:
         serving = [row for row in c.catalog.onnxscript_releases() if export.onnxscript_api in row.torch_apis]
         floor = min(serving, key=lambda row: row.version, default=None)
         text = "onnxscript" if floor is None else f"onnxscript>={floor.version}"

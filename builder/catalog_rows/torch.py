@@ -255,6 +255,15 @@ class TorchRelease(Row):
     def onnx_export(self) -> OnnxExport:
         return OnnxExport(self.version, self._row["onnx_export"])
 
+    @property
+    def onnx_package_fact(self) -> str | None:
+        """Why exporting needs the onnx package, whichever exporter is used; None: the old exporter does without it."""
+        table = self._topic.get("onnx_package")
+        if table is None or self.version < Version(table["old_exporter_needs_it_from"]):
+            return None
+        first = table["old_exporter_needs_it_from"]
+        return Row(table).cite(f"torch.onnx.export needs the onnx package from torch {first} on")
+
     @cached_property
     def features(self) -> Features:
         return Features(self.version, self._row["features"])

@@ -190,6 +190,10 @@ class CpuBuilds(Sourced):
     first: Package
 
 
+class OnnxPackage(Sourced):
+    old_exporter_needs_it_from: Package
+
+
 class Torch(Topic):
     releases: dict[Package, TorchRelease]
     triton: dict[Package, Triton]
@@ -198,3 +202,4 @@ class Torch(Topic):
     cuda_toolkit_components: ToolkitPackages
     conda: Conda
     cpu_builds: CpuBuilds | None = None
+    onnx_package: OnnxPackage | None = None
