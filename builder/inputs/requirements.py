@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from builder.environment import Environment, IndexSettings, Installer, Origin, PythonAsk, Source
 from builder.inputs import pip_options, requirement
 from builder.inputs.draft import Draft, default_index
-from builder.inputs.reading import MAX_DEPTH, Reader
+from builder.inputs.reading import MAX_DEPTH, Included, Reader
 
 _COMMENT = re.compile(r"(^|\s+)#.*$")
 _COMMENT_LINE = re.compile(r"\s*#")
@@ -161,8 +161,13 @@ def include(name: str, origin: Origin, context: Context, *, as_constraint: bool)
     if len(context.open_files) >= MAX_DEPTH:
         draft.left_out(origin, f"{option} {name}", f"includes are nested deeper than {MAX_DEPTH}")
         return
-    if (found.file, as_constraint) in context.read_files:
+    read_included(found, origin, context, as_constraint=as_constraint)
+
+
+def read_included(found: Included, origin: Origin, context: Context, *, as_constraint: bool) -> None:
+    """A file that was found, once."""
+    if found.text is None or (found.file, as_constraint) in context.read_files:
         return
     context.read_files.add((found.file, as_constraint))
-    draft.sources.append(Source(file=found.file, kind="requirements", included_by=origin))
+    context.draft.sources.append(Source(file=found.file, kind="requirements", included_by=origin))
     read_text(found.text, found.file, context, as_constraint=as_constraint)
