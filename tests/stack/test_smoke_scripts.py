@@ -246,11 +246,8 @@ TRAIN_FAULTS = {
     ),
     "schedule that stands still": (
         """
-        import torch, transformers
-        class Still:
-            def __init__(self, optimizer, *args): pass
-            def step(self): pass
-        transformers.get_linear_schedule_with_warmup = Still
+        from torch.optim import lr_scheduler
+        lr_scheduler.LambdaLR.step = lambda self, epoch=None: None
         """,
         {"warmup_followed": "schedule-wrong"},
     ),
