@@ -163,7 +163,7 @@ def _conda_lock_entry(entry: Mapping, file: str, draft: Draft, steps: dict[str, 
     url = entry.text("url") or ""
     archive = _ARCHIVE.fullmatch(url)
     digests = entry.values.get("hash")
-    hashes = ()
+    hashes: tuple[str, ...] = ()
     if isinstance(digests, Mapping):
         hashes = tuple(f"{kind}:{digests.text(kind)}" for kind in digests.values if digests.text(kind))
     if manager == "conda":

@@ -20,7 +20,7 @@ def parse(content: str, file: str) -> Environment:
 
 
 def read_into(content: str, file: str, draft: Draft, *, included_by: Origin | None = None) -> None:
-    """The project's own dependencies and its default groups as one step; extras are left alone, nobody asked for one."""
+    """The project's dependencies and default groups as one step; its extras are left alone: nobody asked for one."""
     draft.sources.append(Source(file=file, kind="pyproject", included_by=included_by))
     start = Origin(file)
     try:
