@@ -53,6 +53,9 @@ from builder.environment_parts import (
 )
 from builder.versions import CudaVariant, GlibcVersion
 
+# Packages whose builds differ by CUDA variant on the indexes that name one.
+_BUILT_FOR_CUDA = frozenset({"torch", "torchvision", "torchaudio", "torchtext"})
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decided:
@@ -162,6 +165,12 @@ class Environment:
         """Canonical name -> what decides it at the end of the last stage; markers that do not hold are left out."""
         return self._in_force
 
+    def stated_variant(self, name: str) -> CudaVariant | None:
+        """What the input says about the CUDA build of a package, conda's companions and a sole index included."""
+        from builder.in_force import stated_variant  # noqa: PLC0415 - it imports this module
+
+        return stated_variant(self, name)
+
     def merge(self, other: Environment) -> Environment:
         """Both; where a value can only be one, that of `other` holds. Steps of `other` run after those of `self`."""
         shift = len(self.steps)
@@ -191,7 +200,8 @@ class Environment:
                 entry["version"] = state.version.public
             else:
                 entry["specifier"] = str(state.specifier)
-            entry["variant"] = None if state.variant is None else str(state.variant)
+            variant = self.stated_variant(name) if name in _BUILT_FOR_CUDA else state.variant
+            entry["variant"] = None if variant is None else str(variant)
             entry["origin"] = str(state.request.origin)
             packages[name] = entry
         for name, found in (decided or {}).items():

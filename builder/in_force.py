@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from packaging.specifiers import SpecifierSet
 
 from builder.environment import Environment, InForce, Request
-from builder.versions import PythonVersion
+from builder.versions import CudaVariant, CudaVersion, InvalidVersionError, PythonVersion
 
 
 def decide(env: Environment) -> Mapping[str, InForce]:
@@ -70,6 +70,48 @@ def _state(name: str, live: list[Request], replaced: list[Request], env: Environ
             if bound.name == name and bound.step == deciding.step and applies(bound, env)
         ),
     )
+
+
+# Packages that say for which toolkit conda takes torch; the most telling first.
+_CONDA_TOOLKITS = ("pytorch-cuda", "cudatoolkit", "cuda-version")
+
+
+def stated_variant(env: Environment, name: str) -> CudaVariant | None:
+    """The CUDA variant that the input itself states for a package: by label, build string, companion or sole index."""
+    state = env.in_force().get(name)
+    if state is None:
+        return None
+    if state.variant is not None:
+        return state.variant
+    request = state.request
+    if request.installer == "conda":
+        return _conda_variant(env)
+    if request.installer == "base-image":
+        return None
+    settings = env.steps[request.step].indexes
+    if settings.torch_backend not in {None, "auto"}:
+        return CudaVariant.of_local(settings.torch_backend)
+    if request.index is not None:
+        return request.index.variant
+    indexes = [index for index in settings.of(name) if index.kind != "other"]
+    variants = {index.variant for index in indexes}
+    return indexes[0].variant if len(variants) == 1 and len(indexes) == len(settings.of(name)) else None
+
+
+def _conda_variant(env: Environment) -> CudaVariant | None:
+    found = env.in_force()
+    if "cpuonly" in found:
+        return CudaVariant("cpu")
+    for name in _CONDA_TOOLKITS:
+        if name not in found:
+            continue
+        asked = found[name].version
+        text = str(asked) if asked is not None else str(found[name].specifier).removeprefix("==").removesuffix(".*")
+        try:
+            return CudaVariant.parse(CudaVersion.parse(".".join(text.split(".")[:2])).variant)
+        except InvalidVersionError:
+            continue
+    return None
 
 
 # Where no Python is said, a marker counts as holding if it holds for any of these.

@@ -34,7 +34,7 @@ from builder.inputs.draft import Draft, default_index
 from builder.inputs.reading import Included, Reader
 from builder.inputs.shell import Shell, SimpleCommand
 from builder.inputs.shell_words import Expander
-from builder.versions import CudaVariant, PythonVersion
+from builder.versions import CudaVariant
 
 # Set by the builder for every platform; x86_64 unless `--platform` says otherwise.
 _PLATFORM = {
@@ -398,9 +398,3 @@ def _base_packages(base: BaseImage, draft: Draft) -> None:
                 build_variant=variant,
             )
         )
-
-
-def wheel_python(tags: tuple[str, ...]) -> PythonVersion | None:
-    """`cp310` -> 3.10; None for `py3` and for several."""
-    match = re.fullmatch(r"cp(\d)(\d{1,2})", tags[0]) if len(tags) == 1 else None
-    return PythonVersion((int(match[1]), int(match[2]))) if match else None

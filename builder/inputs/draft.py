@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 
 from builder.environment import (
@@ -21,6 +22,7 @@ from builder.environment import (
     Unparsed,
     Variable,
 )
+from builder.versions import PythonVersion
 
 # Enough for any real set; what lies beyond is named as left out.
 MAX_REQUESTS = 20_000
@@ -73,13 +75,25 @@ class Draft:
     def change_step(self, number: int, **changes: object) -> None:
         self.steps[number] = replace(self.steps[number], **changes)  # type: ignore[arg-type]
 
+    def _wheel_pythons(self) -> list[PythonAsk]:
+        """A wheel named by its file fits one Python: the last thing to go by where none is said."""
+        found: dict[PythonVersion, PythonAsk] = {}
+        for request in self.requests:
+            tags = () if request.wheel is None else request.wheel.pythons
+            match = re.fullmatch(r"cp(\d)(\d{1,2})", tags[0]) if len(tags) == 1 else None
+            # The stable ABI runs on later Pythons too.
+            if match is not None and request.wheel is not None and "abi3" not in request.wheel.abis:
+                version = PythonVersion((int(match[1]), int(match[2])))
+                found.setdefault(version, PythonAsk(origin=request.origin, means="wheel file", version=version))
+        return list(found.values())
+
     def environment(self) -> Environment:
         return Environment(
             sources=tuple(self.sources),
             requests=tuple(self.requests),
             constraints=tuple(self.constraints),
             steps=tuple(self.steps),
-            pythons=tuple(self.pythons),
+            pythons=(*self.pythons, *self._wheel_pythons()),
             bases=tuple(self.bases),
             variables=tuple(self.variables),
             apt=tuple(self.apt),
