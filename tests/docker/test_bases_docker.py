@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -65,19 +66,24 @@ def test_interrupted_debootstrap_leaves_no_folder_mount_or_process(
         pytest.skip("needs root and debootstrap")
     # A store without images makes debootstrap run, whatever this machine has already.
     driver = f"""
-        import os
+        import os, signal
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background may have it ignored
         from pathlib import Path
         from builder.bases import ensure_debian_base
         class Store:
             def has_image(self, reference): return False
         ensure_debian_base("bookworm", Store(), Path({str(tmp_path)!r}), print, environ=os.environ)
         """
-    with subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(driver)],
-        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as process:
+    with (
+        subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(driver)],
+            env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ) as process,
+        ExitStack() as stack,
+    ):
+        stack.callback(process.kill)
         assert wait_until(lambda: any(tmp_path.glob(stage)), limit_s=120)
         family = process_tree.descendants(process.pid)
         process.send_signal(number)

@@ -12,6 +12,7 @@ import textwrap
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -188,7 +189,8 @@ def test_interrupted_build_leaves_no_process_and_no_file(project: Any, tmp_path:
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     driver = f"""
-        import os
+        import os, signal
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background may have it ignored
         from pathlib import Path
         from builder.docker_engine import DockerEngine
         from builder.engine import BuildPlan, BuildTarget
@@ -198,12 +200,16 @@ def test_interrupted_build_leaves_no_process_and_no_file(project: Any, tmp_path:
         )
         DockerEngine.connect(os.environ).build(plan, print)
         """
-    with subprocess.Popen(
-        [sys.executable, "-u", "-c", textwrap.dedent(driver)],
-        env={**os.environ, "PYTHONPATH": str(CHECKOUT), "TMPDIR": str(temporary)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as process:
+    with (
+        subprocess.Popen(
+            [sys.executable, "-u", "-c", textwrap.dedent(driver)],
+            env={**os.environ, "PYTHONPATH": str(CHECKOUT), "TMPDIR": str(temporary)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ) as process,
+        ExitStack() as stack,
+    ):
+        stack.callback(process.kill)
         assert wait_until(lambda: bool(processes_with(mark)), limit_s=60)
         family = process_tree.descendants(process.pid)
         assert len(family) > 1
@@ -360,13 +366,13 @@ def test_image_that_cannot_start_leaves_no_container(project: Any) -> None:
     assert containers_of(project.engine.run_id) == []
 
 
-def _start_session(image: BuiltImage, prepare: str = "") -> subprocess.Popen[str]:
+def _start_session(image: BuiltImage) -> subprocess.Popen[str]:
     driver = f"""
         import os, signal
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         from builder.docker_engine import DockerEngine
         from builder.engine import Limits
         engine = DockerEngine.connect(os.environ)
-        {prepare}
         with engine.session(engine.image({image.reference!r}), {{}}, Limits(), gpus=False) as session:
             print(engine.run_id, flush=True)
             session.run(["sh", "-c", "trap '' TERM INT; sleep 600"], timeout_s=500)
@@ -387,7 +393,8 @@ def _read_run_id(process: subprocess.Popen[str]) -> str:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_session_leaves_no_container(engine: DockerEngine, image: BuiltImage, number: int) -> None:
-    with _start_session(image) as process:
+    with _start_session(image) as process, ExitStack() as stack:
+        stack.callback(process.kill)  # leaving the block waits for it
         run_id = _read_run_id(process)
         assert containers_of(run_id)
         process.send_signal(number)
@@ -396,7 +403,8 @@ def test_interrupted_session_leaves_no_container(engine: DockerEngine, image: Bu
 
 
 def test_second_interrupt_does_not_stop_the_removal(engine: DockerEngine, image: BuiltImage) -> None:
-    with _start_session(image) as process:
+    with _start_session(image) as process, ExitStack() as stack:
+        stack.callback(process.kill)  # leaving the block waits for it
         run_id = _read_run_id(process)
         for _ in range(5):
             process.send_signal(signal.SIGINT)
@@ -406,7 +414,8 @@ def test_second_interrupt_does_not_stop_the_removal(engine: DockerEngine, image:
 
 
 def test_leftover_of_a_killed_run_is_found_by_the_next(engine: DockerEngine, image: BuiltImage) -> None:
-    with _start_session(image) as process:
+    with _start_session(image) as process, ExitStack() as stack:
+        stack.callback(process.kill)  # leaving the block waits for it
         run_id = _read_run_id(process)
         with engine.session(image, {}, SMALL, gpus=False):
             assert engine.remove_leftovers() == []  # both owners live
