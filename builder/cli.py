@@ -34,7 +34,7 @@ def main() -> None:
     """Entry point; the exit statuses are listed in docs/errors.md."""
     try:
         # Without its standalone mode, click hands back the status of an Exit.
-        status = app(standalone_mode=False)
+        status = app(prog_name="torchproof", standalone_mode=False)
     except TorchproofError as error:
         say_error(error)
         sys.exit(error.exit_status)

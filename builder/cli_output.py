@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from builder.errors import TorchproofError
 
@@ -33,7 +33,7 @@ def say_error(error: TorchproofError) -> None:
 def stderr() -> Console:
     from rich.console import Console  # noqa: PLC0415
 
-    return Console(stderr=True, no_color=True if os.environ.get("NO_COLOR") else None)
+    return Console(stderr=True, color_system=_colors())
 
 
 def print_data(text: str) -> None:
@@ -46,4 +46,9 @@ def print_styled(text: str) -> None:
 
     from builder.terminal import styled  # noqa: PLC0415
 
-    Console(no_color=True if os.environ.get("NO_COLOR") else None).print(styled(text), soft_wrap=True, end="")
+    Console(color_system=_colors()).print(styled(text), soft_wrap=True, end="")
+
+
+def _colors() -> Literal["auto"] | None:
+    """NO_COLOR takes bold and the like away too: what is left is plain text."""
+    return None if os.environ.get("NO_COLOR") else "auto"
