@@ -14,11 +14,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from builder.cli_options import EngineName, Facts, Json, Locks, Only, Out, Quiet, Spec, Verbose, open_catalog
+from builder.cli_options import (
+    Adopt,
+    EngineName,
+    Facts,
+    InPlaceFlag,
+    Installed,
+    Json,
+    Locks,
+    Only,
+    Out,
+    Prefix,
+    Quiet,
+    Spec,
+    SpecOrNone,
+    Verbose,
+    open_catalog,
+)
 from builder.cli_output import print_data, print_styled, say_error, stderr
 from builder.errors import TorchproofError, UsageError
 
 if TYPE_CHECKING:
+    from builder.engines import InPlace
     from builder.line import Folders, Plan
     from builder.results import RunReport
     from builder.run import Run
@@ -150,12 +167,15 @@ def build(
     locks: Locks = None,
     out: Out = Path("out"),
     engine: EngineName = "auto",
+    in_place: InPlaceFlag = False,
+    prefix: Prefix = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
     facts: Facts = None,
 ) -> None:
     """Lock where needed, render and build the images of SPEC, without running anything in them."""
-    with _line(spec, only, locks, out, engine, quiet, verbose, facts) as run:
+    wanted = _in_place(engine, in_place, prefix)
+    with _line(spec, only, locks, out, wanted[0], quiet, verbose, facts, wanted[1]) as run:
         run.lock_all()
         run.build_all()
         for work in run.works:
@@ -165,11 +185,15 @@ def build(
 
 
 def verify(
-    spec: Spec,
+    spec: SpecOrNone = None,
     only: Only = None,
     locks: Locks = None,
     out: Out = Path("out"),
     engine: EngineName = "auto",
+    in_place: InPlaceFlag = False,
+    prefix: Prefix = None,
+    adopt: Adopt = False,
+    installed: Installed = None,
     require: Annotated[str | None, typer.Option("--require", help="L0 ... L3; default: what the spec says")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -177,7 +201,14 @@ def verify(
     facts: Facts = None,
 ) -> None:
     """The whole line: resolve, lock, render, build, smoke-test, and say what was proven."""
-    with _line(spec, only, locks, out, engine, quiet, verbose, facts) as run:
+    if installed is not None:
+        from builder import cli_in_place  # noqa: PLC0415
+
+        raise typer.Exit(cli_in_place.tell_changes(installed, as_json=as_json))
+    if spec is None:
+        raise UsageError("no-spec", "verify needs a SPEC", hint="or --installed DIR, for an environment proven before")
+    wanted = _in_place(engine, in_place, prefix, adopt, proves_first=True)
+    with _line(spec, only, locks, out, wanted[0], quiet, verbose, facts, wanted[1]) as run:
         run.required = _level(require) if require else run.required
         run.lock_all()
         run.build_all()
@@ -192,6 +223,8 @@ def smoke(
     locks: Locks = None,
     out: Out = Path("out"),
     engine: EngineName = "auto",
+    in_place: InPlaceFlag = False,
+    prefix: Prefix = None,
     require: Annotated[str | None, typer.Option("--require", help="L0 ... L3; default: what the spec says")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -199,7 +232,8 @@ def smoke(
     facts: Facts = None,
 ) -> None:
     """Run the smoke scripts in the images of SPEC as they were built last."""
-    with _line(spec, only, locks, out, engine, quiet, verbose, facts) as run:
+    wanted = _in_place(engine, in_place, prefix)
+    with _line(spec, only, locks, out, wanted[0], quiet, verbose, facts, wanted[1]) as run:
         run.required = _level(require) if require else run.required
         run.scripts = tuple(script) if script else run.scripts
         run.find_all()
@@ -227,6 +261,19 @@ def _level(text: str) -> Any:
     return Level(text)
 
 
+def _in_place(
+    engine: str, flag: bool, prefix: Path | None, adopts: bool = False, *, proves_first: bool = False
+) -> tuple[str, InPlace]:
+    """The engine that the options mean, and what they say about an environment in place."""
+    from builder.engines import InPlace  # noqa: PLC0415
+
+    is_meant = flag or prefix is not None or adopts
+    if is_meant and engine == "docker":
+        raise UsageError("bad-engine", "an environment in place is not built by Docker", hint="leave out --engine")
+    place = Path(os.path.abspath(prefix)) if prefix is not None else None  # noqa: PTH100 - a link is kept as it is
+    return ("in-place" if is_meant else engine), InPlace(prefix=place, adopts=adopts, proves_first=proves_first)
+
+
 @contextmanager
 def _line(
     spec: Path,
@@ -237,6 +284,7 @@ def _line(
     quiet: bool,
     verbose: bool,
     facts: Path | None,
+    in_place: InPlace,
 ) -> Iterator[Run]:
     """Everything that a run needs, in the order in which a fault is cheapest to tell: the spec comes first."""
     from builder import engines  # noqa: PLC0415
@@ -247,7 +295,7 @@ def _line(
     catalog = open_catalog(facts)
     plan = _plan(spec, only, facts)
     folders = _folders(plan, locks, out)
-    chosen = engines.choose(engine, folders.out, os.environ)
+    chosen = engines.choose(engine, folders.out, os.environ, in_place)
     if chosen.host is not None:
         plan = _plan(spec, only, facts, host=chosen.host)
     with _reporter(quiet, verbose) as progress:
@@ -264,6 +312,7 @@ def _line(
             progress=progress,
             catalog=catalog,
             spec=spec,
+            adopts=in_place.adopts,
             required=_level(plan.loaded.matrix.require),
         )
 

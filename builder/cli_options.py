@@ -11,12 +11,28 @@ if TYPE_CHECKING:
     from builder.catalog import Catalog
 
 Spec = Annotated[Path, typer.Argument(metavar="SPEC", help="a matrix, such as images/quickstart.yaml")]
+SpecOrNone = Annotated[
+    Path | None, typer.Argument(metavar="SPEC", help="a matrix, such as images/quickstart.yaml", show_default=False)
+]
 Only = Annotated[list[str] | None, typer.Option("--only", metavar="PATTERN", help="image ids to take; may repeat")]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="where everything that a run makes goes")]
 Locks = Annotated[
     Path | None, typer.Option("--locks", metavar="DIR", help="folder of kept locks; default: locks/ beside the spec")
 ]
 EngineName = Annotated[str, typer.Option("--engine", help="docker, in-place or auto (Docker where an engine answers)")]
+InPlaceFlag = Annotated[
+    bool, typer.Option("--in-place", help="an environment on this machine: no Docker; --engine in-place")
+]
+Prefix = Annotated[
+    Path | None, typer.Option("--prefix", metavar="DIR", help="the environment in place; default: OUT/<name>/envs/<id>")
+]
+Adopt = Annotated[
+    bool, typer.Option("--adopt", help="prove the environment at --prefix, or the current one, as it is: read-only")
+]
+Installed = Annotated[
+    Path | None,
+    typer.Option("--installed", metavar="DIR", help="tell what has changed in a proven environment; needs no SPEC"),
+]
 Json = Annotated[bool, typer.Option("--json", help="one JSON document on standard output")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress on standard error")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="every line of the build")]

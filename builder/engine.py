@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 EngineKind = Literal["docker", "in-place"]
 
@@ -129,3 +129,16 @@ class Engine(Protocol):
         ...
 
     def remove(self, image: BuiltImage) -> None: ...
+
+
+@runtime_checkable
+class Settling(Protocol):
+    """An engine whose results take the place of earlier ones, and do so only when told that they were proven."""
+
+    def settle(self, image: BuiltImage, *, is_proven: bool) -> BuiltImage:
+        """The image under the reference that it is known by from now on."""
+        ...
+
+    def place_of(self, image: BuiltImage) -> Path | None:
+        """Where the image stands once it is proven; None when it has no other place."""
+        ...

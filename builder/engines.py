@@ -28,28 +28,46 @@ class Chosen:
     why: str | None = None
 
 
-def choose(kind: str, out: Path, environ: Mapping[str, str]) -> Chosen:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InPlace:
+    """What a user says about an environment in place: where it goes, or that one is to be proven as it is."""
+
+    prefix: Path | None = None
+    adopts: bool = False
+    proves_first: bool = False
+
+
+def choose(kind: str, out: Path, environ: Mapping[str, str], in_place: InPlace | None = None) -> Chosen:
     """`docker`, `in-place`, or `auto`: Docker where an engine answers, else in place."""
+    in_place = in_place or InPlace()
     if kind in ("docker", "auto"):
         try:
             engine = DockerEngine.connect(environ=environ)
         except EngineError as error:
             if kind == "docker":
                 raise
-            return _in_place(out, environ, why=f"{error.what}: {error.because[-1]}" if error.because else error.what)
+            why = f"{error.what}: {error.because[-1]}" if error.because else error.what
+            return _in_place(out, environ, in_place, why=why)
         return Chosen(engine=engine, bases=DockerBases(engine, out / "bases", environ), host=None)
-    return _in_place(out, environ, why=None)
+    return _in_place(out, environ, in_place, why=None)
 
 
-def _in_place(out: Path, environ: Mapping[str, str], why: str | None) -> Chosen:
-    from builder.in_place import InPlaceEngine  # noqa: PLC0415 - runs with Docker do not need it
+def _in_place(out: Path, environ: Mapping[str, str], asked: InPlace, why: str | None) -> Chosen:
+    # Runs with Docker need neither.
+    from builder.adopted import AdoptedEngine, find  # noqa: PLC0415
+    from builder.in_place import InPlaceEngine  # noqa: PLC0415
 
-    return Chosen(engine=InPlaceEngine(out / "envs", environ=environ), bases=None, host=this_host(), why=why)
+    if asked.adopts:
+        found = find(asked.prefix, environ)
+        engine = AdoptedEngine(found, environ=environ)
+        return Chosen(engine=engine, bases=None, host=this_host(found.python), why=why)
+    made = InPlaceEngine(out / "envs", environ=environ, prefix=asked.prefix, proves_first=asked.proves_first)
+    return Chosen(engine=made, bases=None, host=this_host(), why=why)
 
 
-def this_host() -> Host:
-    """The running Python; an in-place environment is made with it unless the spec names another."""
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+def this_host(python: str | None = None) -> Host:
+    """The running Python, unless another is named; an environment is made with it unless the spec names another."""
+    version = python or f"{sys.version_info.major}.{sys.version_info.minor}"
     name = os.confstr("CS_GNU_LIBC_VERSION") if "CS_GNU_LIBC_VERSION" in os.confstr_names else None
     glibc = (name or "").removeprefix("glibc ").strip() or platform.libc_ver()[1] or "0.0"
     return Host(pythons=(version,), glibc=".".join(glibc.split(".")[:2]))

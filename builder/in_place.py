@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
+import errno
 import re
-import shlex
-import shutil
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from builder import installed
-from builder.bake import Fault, fault_of
+from builder import disk, installed, installed_record, lockfile
 from builder.engine import BuildPlan, BuiltImage, EngineInfo, Limits
-from builder.errors import BuildError, EngineError, PackageIndexError, StaleLockError, TorchproofError, UsageError
+from builder.errors import EngineError, PackageIndexError, TorchproofError, UsageError
+from builder.in_place_install import (
+    install_arguments,
+    install_environment,
+    install_error,
+    python_arguments,
+    wanted_digest,
+)
 from builder.local_session import LocalSession, checked_environment
 from builder.nvml import read_host_gpus
+from builder.place import Place, mark, marker, remove_folder
 from builder.processes import Redactor, hold_interrupts, sigterm_raises, stream
 from builder.uv_tool import find_uv
 
-_MARKER = ".torchproof.json"
 _INSTALL_LIMIT_S = 3 * 3600.0
-_TAIL_LINES = 20
 
 # What stays of uv's own settings. The index comes with the plan; the rest could change what gets installed, or where.
 _UV_KEPT = re.compile(
@@ -38,12 +41,21 @@ _FOREIGN_PREFIXES = ("PYTHON", "PIP_")
 
 
 class InPlaceEngine:
-    """Environments below `folder`, one for each image id; a plan that names a `venv` gets it there."""
+    """Environments below `folder`, one for each image id; or the one environment at `prefix`.
+
+    With `proves_first`, what was built lies beside its place until `settle` says that it was proven.
+    """
 
     kind: Literal["in-place"] = "in-place"
 
-    def __init__(self, folder: Path, *, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, folder: Path, *, environ: Mapping[str, str], prefix: Path | None = None, proves_first: bool = False
+    ) -> None:
         self._folder = folder
+        self._prefix = prefix
+        self._proves_first = proves_first
+        self._places: dict[str, Place] = {}
+        self._holds: dict[Place, ExitStack] = {}
         self._environ = {name: value for name, value in environ.items() if _is_kept(name)}
 
     def info(self) -> EngineInfo:
@@ -52,7 +64,7 @@ class InPlaceEngine:
         return EngineInfo(kind="in-place", version=uv.stdout.strip() or "uv", gpus=gpus.names, gpu_reason=gpus.reason)
 
     def build(self, plan: BuildPlan, on_line: Callable[[str], None]) -> Mapping[str, BuiltImage]:
-        """Each environment is made beside its place and moved there when complete: a failure leaves the old one."""
+        """Each environment is made beside its place and takes it when complete: a failure leaves the old one."""
         plan.log_file.parent.mkdir(parents=True, exist_ok=True)
         with plan.log_file.open("w", encoding="utf-8") as log_file:
             redact = Redactor.of_files(plan.secrets.values())
@@ -63,63 +75,113 @@ class InPlaceEngine:
                 log_file.flush()
                 on_line(text)
 
-            return {target.image_id: self._build(plan, target.image_id, note) for target in plan.targets}
+            try:
+                return {target.image_id: self._build(plan, target.image_id, note) for target in plan.targets}
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                raise disk.full_disk(plan, str(error)) from error
 
     def _build(self, plan: BuildPlan, image_id: str, note: Callable[[str], None]) -> BuiltImage:
         started = time.monotonic()
         context = plan.folder / image_id if (plan.folder / image_id).is_dir() else plan.folder
-        prefix = plan.venv if plan.venv and len(plan.targets) == 1 else self._folder / image_id
-        fresh, old = prefix.with_name(f"{prefix.name}.new"), prefix.with_name(f"{prefix.name}.old")
-        if old.exists() and not prefix.exists():
-            old.rename(prefix)  # a switch that was cut off between its two renames
-        _refuse_foreign(prefix, image_id)
-        wanted = _wanted(context, plan)
-        marker = _marker(prefix)
-        if marker.get("wanted") == wanted and marker.get("digest") == installed.digest(prefix):
-            note(f"{image_id}: already installed in {prefix}")
-            return self._built(image_id, prefix, str(marker["digest"]), started, plan.log_file)
-        prefix.parent.mkdir(parents=True, exist_ok=True)
-        _refuse_full_disk(plan, prefix.parent, image_id)
+        place = self._place(plan, image_id)
+        place.refuse_foreign(image_id)
+        place.prefix.parent.mkdir(parents=True, exist_ok=True)
+        self._hold(place)
+        wanted = wanted_digest(context, plan)
+        current = place.current()
+        for folder, words in ((current, "already installed in"), (place.candidate(wanted), "found complete beside")):
+            if folder is not None and _is_intact(folder, wanted):
+                note(f"{image_id}: {words} {place.prefix}")
+                return self._settled(self._built(image_id, folder, started, plan.log_file), place)
+        fresh = place.candidate(wanted)
+        if fresh == current:
+            # The same lock over files that were changed since: never touched where it is in use.
+            fresh = fresh.with_name(f"{fresh.name}-again")
+        place.clean(fresh)
+        done = _done(fresh, wanted) or ()
+        disk.refuse_full(plan, context, place.prefix.parent, self._environ, image_id, done=done)
         with sigterm_raises():
             try:
-                _remove_folder(fresh)
-                self._install(plan, context, fresh, image_id, note)
-                digest = installed.digest(fresh)
-                (fresh / _MARKER).write_text(json.dumps({"wanted": wanted, "digest": digest}), encoding="utf-8")
-                with hold_interrupts():
-                    _remove_folder(old)
-                    if prefix.exists():
-                        prefix.rename(old)
-                    fresh.rename(prefix)
-            finally:
-                with hold_interrupts():
-                    _remove_folder(fresh)
-                    if prefix.exists():
-                        _remove_folder(old)
-        return self._built(image_id, prefix, digest, started, plan.log_file)
+                self._install(plan, context, fresh, image_id, wanted, note)
+            except (TorchproofError, OSError) as error:
+                # What was downloaded is worth keeping when only the index went away; nothing else is.
+                if not isinstance(error, PackageIndexError):
+                    with hold_interrupts():
+                        remove_folder(fresh)
+                raise
+        lock = context / "torchproof.lock"
+        lock_digest = lockfile.digest(lockfile.read(lock)) if lock.is_file() else None
+        record = installed_record.take(fresh, image_id=image_id, lock_digest=lock_digest)
+        installed_record.keep(fresh, record, wanted=wanted)
+        return self._settled(self._built(image_id, fresh, started, plan.log_file), place)
 
-    def _built(self, image_id: str, prefix: Path, digest: str, started: float, log_file: Path | None) -> BuiltImage:
-        return BuiltImage(
-            image_id=image_id,
-            reference=str(prefix),
-            digest=digest,
-            digest_kind="installed-files",
-            size_bytes=installed.size_bytes(prefix),
-            seconds=time.monotonic() - started,
-            log_file=log_file,
-        )
+    def _place(self, plan: BuildPlan, image_id: str) -> Place:
+        if len(plan.targets) == 1 and (plan.venv or self._prefix):
+            return Place(plan.venv or self._prefix or self._folder)
+        if self._prefix:
+            raise UsageError(
+                "one-prefix",
+                f"{len(plan.targets)} images cannot all be built into {self._prefix}",
+                hint="choose one with --only",
+            )
+        return Place(self._folder / image_id)
 
-    def _install(self, plan: BuildPlan, context: Path, fresh: Path, image_id: str, note: Callable[[str], None]) -> None:
-        env = {**self._environ, "NO_COLOR": "1", "UV_NO_PROGRESS": "1", "UV_NO_CONFIG": "1"}
-        env.setdefault("UV_PYTHON_DOWNLOADS", "never")
-        if "index" in plan.secrets:
-            env |= read_exports(plan.secrets["index"].read_text(encoding="utf-8"))
-        if "ca" in plan.secrets:
-            env["SSL_CERT_FILE"] = str(plan.secrets["ca"].resolve())
-        # Relocatable: scripts find their Python beside them, so the environment survives the rename.
-        make = ["venv", "--quiet", "--no-project", "--relocatable", "--python", plan.python or "python3", str(fresh)]
-        self._uv(make, context, env, plan, image_id, note)
+    def _hold(self, place: Place) -> None:
+        """Until the environment is settled, or this process ends."""
+        if place not in self._holds:
+            self._holds[place] = ExitStack()
+            try:
+                self._holds[place].enter_context(place.held())
+            except TorchproofError:
+                del self._holds[place]
+                raise
+
+    def _settled(self, image: BuiltImage, place: Place) -> BuiltImage:
+        self._places[image.reference] = place
+        return image if self._proves_first else self.settle(image, is_proven=True)
+
+    def settle(self, image: BuiltImage, *, is_proven: bool) -> BuiltImage:
+        """Let a proven environment take its place. One that was not proven stays beside, to be looked at; a run of
+        another lock removes it.
+        """
+        place = self._places.pop(image.reference, None)
+        if place is None:
+            return image
+        folder = Path(image.reference)
+        try:
+            if is_proven and place.current() != folder:
+                place.switch(folder)
+        finally:
+            self._holds.pop(place, ExitStack()).close()
+        return replace(image, reference=str(place.prefix)) if is_proven else image
+
+    def place_of(self, image: BuiltImage) -> Path | None:
+        """Found by where it lies: the store is named after its place."""
+        store = Path(image.reference).parent
+        if not store.name.endswith(".torchproof"):
+            return None
+        return store.parent / store.name.removesuffix(".torchproof").removeprefix(".")
+
+    def _install(
+        self, plan: BuildPlan, context: Path, fresh: Path, image_id: str, wanted: str, note: Callable[[str], None]
+    ) -> None:
+        env = install_environment(self._environ, plan)
+        done = _done(fresh, wanted)
+        if done is None:
+            remove_folder(fresh)
+            fresh.parent.mkdir(parents=True, exist_ok=True)
+            # Relocatable: scripts find their Python beside them, so they work by way of the link, too.
+            make = ["venv", "--quiet", "--no-project", "--relocatable", *python_arguments(plan), str(fresh)]
+            self._uv(make, context, env, plan, image_id, note)
+            done = ()
+            mark(fresh, wanted=wanted, done=[], digest=installed.digest(fresh))
+        elif done:
+            note(f"{image_id}: continuing after {done[-1]}")
         for file in sorted((context / "requirements").glob("[0-9][0-9]-*.txt")):
+            if file.name in done:
+                continue
             note(f"{image_id}: {file.name}")
             arguments = install_arguments(file, plan, env)
             self._uv(
@@ -130,6 +192,19 @@ class InPlaceEngine:
                 image_id,
                 note,
             )
+            done = (*done, file.name)
+            mark(fresh, wanted=wanted, done=done, digest=installed.digest(fresh))
+
+    def _built(self, image_id: str, prefix: Path, started: float, log_file: Path | None) -> BuiltImage:
+        return BuiltImage(
+            image_id=image_id,
+            reference=str(prefix),
+            digest=installed.digest(prefix),
+            digest_kind="installed-files",
+            size_bytes=installed.size_bytes(prefix),
+            seconds=time.monotonic() - started,
+            log_file=log_file,
+        )
 
     def _uv(
         self,
@@ -150,20 +225,20 @@ class InPlaceEngine:
         if status != 0:
             # The redactor has seen the lines that went to the log; these are the same ones again.
             redact = Redactor.of_files(plan.secrets.values())
-            raise _install_error(status, redact("\n".join(lines)), arguments[0], plan, image_id)
+            raise install_error(status, redact("\n".join(lines)), arguments[0], plan, image_id)
 
     def image(self, reference: str) -> BuiltImage:
         """An environment that was built earlier, by its image id or its folder."""
-        prefix = self._folder / reference if (self._folder / reference).is_dir() else Path(reference)
-        marker = _marker(prefix)
-        if "digest" not in marker:
+        name = reference.rpartition(":")[2]
+        prefix = self._prefix or (self._folder / name if (self._folder / name).is_dir() else Path(reference))
+        if not _is_complete(prefix):
             raise EngineError(
                 "environment-not-found",
                 f"there is no environment `{reference}`",
                 because=(f"{prefix} was not built by torchproof",),
                 hint="build it first with `torchproof build`",
             )
-        return self._built(prefix.name, prefix, installed.digest(prefix), time.monotonic(), None)
+        return self._built(prefix.name, prefix, time.monotonic(), None)
 
     @contextmanager
     def session(
@@ -197,9 +272,7 @@ class InPlaceEngine:
                     session.kill_all()
 
     def remove(self, image: BuiltImage) -> None:
-        prefix = Path(image.reference)
-        if _marker(prefix):
-            _remove_folder(prefix)
+        Place(Path(image.reference)).remove()
 
 
 def _is_kept(name: str) -> bool:
@@ -208,114 +281,24 @@ def _is_kept(name: str) -> bool:
     return name not in _FOREIGN and not name.startswith(_FOREIGN_PREFIXES)
 
 
-def install_arguments(file: Path, plan: BuildPlan, env: Mapping[str, str]) -> list[str]:
-    """Arguments of `uv pip install` for one group; a file `NN-group@index.txt` comes from that index alone."""
-    arguments = ["--no-deps", "--require-hashes", "-r", str(file)]
-    if "wheelhouse" in plan.contexts:
-        arguments += ["--find-links", plan.contexts["wheelhouse"]]
-    index = file.stem.partition("@")[2] or "default"
-    if index == "torch":
-        address = env.get("TORCHPROOF_TORCH_INDEX")
-        if address:
-            arguments += ["--default-index", address.replace("{variant}", plan.variant or "cpu")]
-        else:
-            arguments += ["--torch-backend", plan.variant or "cpu"]
-    elif index != "default":
-        address = env.get(f"TORCHPROOF_INDEX_{index.upper().replace('-', '_')}")
-        if not address:
-            raise PackageIndexError(
-                "index-address-missing",
-                f"`{file.name}` cannot be installed: the address of index `{index}` was not handed to the build",
-            )
-        arguments += ["--default-index", f"{index}={address}"]
-    constraints = file.with_name("build-constraints.txt")
-    if "source" in file.stem and constraints.is_file():
-        arguments += ["--build-constraints", str(constraints), "--require-build-hashes"]
-    return arguments
+def _is_complete(prefix: Path) -> bool:
+    return "image_id" in marker(prefix)
 
 
-def read_exports(text: str) -> dict[str, str]:
-    """Names and values of the lines `export NAME='value'`; other lines are left out."""
-    found: dict[str, str] = {}
-    for line in text.splitlines():
-        with suppress(ValueError):
-            words = shlex.split(line, comments=True)
-            for word in words[1:] if words[:1] == ["export"] else []:
-                name, equals, value = word.partition("=")
-                if equals and name.isidentifier():
-                    found[name] = value
-    return found
+def _is_intact(prefix: Path, wanted: str) -> bool:
+    """Made to the end from the same lock, and unchanged since."""
+    found = marker(prefix)
+    return _is_complete(prefix) and found.get("wanted") == wanted and found.get("digest") == installed.digest(prefix)
 
 
-def _wanted(context: Path, plan: BuildPlan) -> str:
-    """Digest of everything that decides what gets installed."""
-    total = hashlib.sha256(f"{plan.python}\0{plan.variant}\0".encode())
-    for file in sorted((context / "requirements").glob("*.txt")):
-        total.update(f"{file.name}\0{hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
-    return total.hexdigest()
+def _done(folder: Path, wanted: str) -> tuple[str, ...] | None:
+    """The groups that an interrupted run finished here; None where nothing can be built on.
 
-
-def _marker(prefix: Path) -> Mapping[str, object]:
-    with suppress(OSError, ValueError):
-        marker = json.loads((prefix / _MARKER).read_text(encoding="utf-8"))
-        if isinstance(marker, dict):
-            return marker
-    return {}
-
-
-def _refuse_foreign(prefix: Path, image_id: str) -> None:
-    if prefix.exists() and not _marker(prefix) and (not prefix.is_dir() or any(prefix.iterdir())):
-        raise UsageError(
-            "prefix-not-ours",
-            f"`{image_id}` is not built into {prefix}",
-            because=("that folder has something in it which torchproof did not make",),
-            hint="name another folder, or move that one away",
-        )
-
-
-def _refuse_full_disk(plan: BuildPlan, folder: Path, image_id: str) -> None:
-    free = shutil.disk_usage(folder).free
-    if plan.installed_bytes and plan.installed_bytes > free:
-        raise BuildError(
-            "disk-full",
-            f"`{image_id}` does not fit on the disk",
-            because=(
-                f"its files take {plan.installed_bytes / 2**30:.1f} GiB",
-                f"{folder} has {free / 2**30:.1f} GiB left",
-            ),
-            hint="free some space, or build into a folder on another disk",
-        )
-
-
-def _remove_folder(folder: Path) -> None:
-    """Named so that a cut-off removal is never mistaken for an environment: the marker goes first."""
-    if folder.exists():
-        (folder / _MARKER).unlink(missing_ok=True)
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _install_error(status: int | None, text: str, step: str, plan: BuildPlan, image_id: str) -> TorchproofError:
-    what = f"`{image_id}` cannot be installed in place"
-    detail = "\n".join(text.splitlines()[-_TAIL_LINES:]) or None
-    where = f"the whole log is in {plan.log_file}"
-    if status is None:
-        return BuildError("build-timeout", what, because=("uv did not end in time",), detail=detail, hint=where)
-    fault = fault_of(text)
-    if fault is Fault.DISK_FULL:
-        return BuildError("disk-full", what, because=("the disk is full",), detail=detail, hint=where)
-    if fault is Fault.HASHES:
-        because = ("a downloaded file is not the one that the lock names",)
-        return StaleLockError("hash-mismatch", what, because=because, detail=detail, hint=where)
-    if fault is Fault.NETWORK:
-        because = ("a package could not be fetched",)
-        return PackageIndexError("index-unreachable-in-build", what, because=because, detail=detail, hint=where)
-    if step == "venv":
-        return EngineError(
-            "python-missing",
-            what,
-            because=(f"this machine has no usable Python {plan.python}", "an environment in place needs one"),
-            hint=f"install Python {plan.python}, or build with a Docker engine, whose images bring their own",
-            detail=detail,
-        )
-    because = (f"`uv {step}` ended with status {status}",)
-    return BuildError("build-step-failed", what, because=because, detail=detail, hint=where)
+    A group that was cut off leaves a distribution without a record, which changes the digest, or files that the same
+    group writes again.
+    """
+    found = marker(folder)
+    done = found.get("done")
+    if found.get("wanted") != wanted or not isinstance(done, list) or found.get("digest") != installed.digest(folder):
+        return None
+    return tuple(str(name) for name in done)

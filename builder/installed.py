@@ -5,24 +5,62 @@ from __future__ import annotations
 import csv
 import hashlib
 import os
+import re
+from collections.abc import Iterable
 from pathlib import Path
+
+_PYTHON = re.compile(r"python3\.\d+")
 
 # Facts about the installation rather than about what was installed: where a wheel lay, and when.
 _ABOUT_THE_INSTALL = ("direct_url.json", "uv_cache.json", "uv_build.json", "INSTALLER", "REQUESTED")
 
 
+def site_folders(prefix: Path) -> tuple[Path, ...]:
+    """Where the packages of a prefix lie: its site-packages; a distribution's own Python has other folders, too."""
+    version = _python_of(prefix)
+    found: dict[Path, None] = {}
+    for pattern in (f"lib/{version}", f"lib64/{version}", f"local/lib/{version}", "lib/python3"):
+        for name in ("site-packages", "dist-packages"):
+            for folder in sorted(prefix.glob(f"{pattern}/{name}")):
+                found.setdefault(folder.resolve() if folder.is_symlink() else folder)
+    return tuple(dict.fromkeys(path for path in found if not _is_same(path, found)))
+
+
+def _python_of(prefix: Path) -> str:
+    """`python3.11`: by what `bin/python` leads to, since a prefix such as /usr/local may hold several."""
+    for name in ("python", "python3"):
+        real = (prefix / "bin" / name).resolve().name
+        if _PYTHON.fullmatch(real) and (prefix / "lib" / real).is_dir():
+            return real
+    return "python3.*"
+
+
+def _is_same(path: Path, others: Iterable[Path]) -> bool:
+    """lib64 is a link to lib in a virtual environment: one folder under two names."""
+    return any(other != path and "lib64" in path.parts and other.samefile(path) for other in others)
+
+
 def site_packages(prefix: Path) -> Path | None:
-    return next(iter(sorted((prefix / "lib").glob("python*/site-packages"))), None)
+    return next(iter(site_folders(prefix)), None)
 
 
 def digest(prefix: Path) -> str:
     """Over every distribution's name, version and recorded file hashes; the same for the same wheels anywhere."""
     total = hashlib.sha256()
-    site = site_packages(prefix)
-    rows = sorted(_distribution(info) for info in site.glob("*.dist-info")) if site else []
-    for name, version, record in rows:
+    for name, (version, record) in sorted(records(prefix).items()):
         total.update(f"{name} {version} {record}\n".encode())
     return f"sha256:{total.hexdigest()}"
+
+
+def records(prefix: Path) -> dict[str, tuple[str, str]]:
+    """Distribution -> its version, and a digest over the file hashes of its RECORD."""
+    found: dict[str, tuple[str, str]] = {}
+    for site in site_folders(prefix):
+        for info in site.glob("*.dist-info"):
+            name, version, record = _distribution(info)
+            # The first folder is the one that Python imports from.
+            found.setdefault(name, (version, record))
+    return found
 
 
 def _distribution(info: Path) -> tuple[str, str, str]:
@@ -32,12 +70,12 @@ def _distribution(info: Path) -> tuple[str, str, str]:
         f"{row[0]},{row[1]}\n"
         for row in csv.reader(text.splitlines())
         # Rows without a hash are RECORD itself and compiled files.
-        if len(row) >= 2 and row[1] and not _is_about_the_install(row[0])
+        if len(row) >= 2 and row[1] and not is_about_the_install(row[0])
     )
     return name, version, hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def _is_about_the_install(path: str) -> bool:
+def is_about_the_install(path: str) -> bool:
     folder, _, name = path.rpartition("/")
     return folder.endswith(".dist-info") and name in _ABOUT_THE_INSTALL
 

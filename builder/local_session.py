@@ -39,6 +39,12 @@ def checked_environment(environ: Mapping[str, str], *, prefix: Path, scratch: Pa
     return env
 
 
+def find_python(prefix: Path) -> Path:
+    """The Python of a prefix; a distribution's own has no `python` without a number."""
+    plain = prefix / "bin/python"
+    return plain if plain.exists() else prefix / "bin/python3"
+
+
 class LocalSession:
     """The network cannot be cut without a container: `network_cut` says so to the verdict."""
 
@@ -63,7 +69,7 @@ class LocalSession:
             path.write_bytes(content)
 
     def python(self) -> Sequence[str]:
-        return [str(self._prefix / "bin/python")]
+        return [str(find_python(self._prefix))]
 
     def put(self, name: str, content: bytes) -> str:
         path = Path(self.scratch, checked_name(name))

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from builder import line, render
+from builder import line, render, settle
 from builder.catalog import Catalog
 from builder.engine import Limits
 from builder.engines import Chosen
@@ -20,7 +20,10 @@ from builder.spec_values import size_bytes
 
 @dataclass(kw_only=True)
 class Run:
-    """`required` is the level below which an image fails the run; `scripts` are the smoke scripts to run."""
+    """`required` is the level below which an image fails the run; `scripts` are the smoke scripts to run.
+
+    `adopts`: an environment is proven that somebody else made, so it is also held against its lock.
+    """
 
     plan: Plan
     folders: Folders
@@ -31,6 +34,7 @@ class Run:
     spec: Path
     required: Level
     scripts: tuple[str, ...] = SCRIPTS
+    adopts: bool = False
     started: float = field(default_factory=time.time)
     works: list[Work] = field(default_factory=list)
 
@@ -60,6 +64,12 @@ class Run:
             self.chosen.bases,
             self.progress,
         )
+        if self.adopts:
+            from builder.adopted import checks_against  # noqa: PLC0415 - the rare way
+
+            for work in self.works:
+                if work.image is not None and work.lock is not None:
+                    work.checks += checks_against(work.lock, Path(work.image.reference))
 
     def find_all(self) -> None:
         """Locks and images as they are: nothing is locked or built."""
@@ -82,12 +92,12 @@ class Run:
             time_limit_s=float(settings.time_limit),
             scripts=self.scripts,
         )
-        images = [
-            line.image_report(
-                work, runs.get(work.resolution.image_id), engine=self.chosen.engine, required=self.required
-            )
-            for work in self.works
-        ]
+        engine = self.chosen.engine
+        images = []
+        for work in self.works:
+            run = runs.get(work.resolution.image_id)
+            report = line.image_report(work, run, engine=engine, required=self.required)
+            images.append(settle.settled(report, work, engine, self.folders.out))
         return line.run_report(
             images,
             spec_file=str(self.spec),

@@ -1,0 +1,67 @@
+"""What the command line says about environments in place, beyond a verdict."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from builder import installed_record
+from builder.cli_output import print_data
+from builder.errors import StaleLockError
+from builder.installed_record import Changes
+
+_MOST_FILES = 20
+
+
+def tell_changes(where: Path, *, as_json: bool) -> int:
+    """Print what has changed since the environment was proven; the exit status is 5 when something has."""
+    record = installed_record.read(where)
+    prefix = where if where.is_dir() else Path(record.prefix)
+    found = installed_record.changes(record, prefix)
+    status = StaleLockError.exit_status if found else 0
+    if as_json:
+        document = {
+            "schema_version": 1,
+            "prefix": str(prefix),
+            "image_id": record.image_id,
+            "level": record.level,
+            "digest": record.digest,
+            "is_changed": bool(found),
+            "changes": asdict(found),
+        }
+        print_data(json.dumps(document, indent=2, sort_keys=True))
+        return status
+    proven = f"proven {record.level}" if record.level and record.level != "none" else "built, not proven"
+    print_data(f"{prefix}: {record.image_id}, {proven}, {record.digest}")
+    if not found:
+        print_data(f"nothing has changed: {len(record.packages)} packages, {_count(record.files)} files")
+        return status
+    for text in _lines(found):
+        print_data(text)
+    print_data("the verdict does not speak about this environment any more")
+    return status
+
+
+def _lines(found: Changes) -> Iterator[str]:
+    for name, version in found.added.items():
+        yield f"  added    {name} {version}"
+    for name, version in found.removed.items():
+        yield f"  removed  {name} {version}"
+    for name, (before, now) in found.versions.items():
+        yield f"  version  {name} {before} -> {now}"
+    for word, files in (("changed ", found.changed_files), ("missing ", found.missing_files)):
+        for name, paths in files.items():
+            yield from _shown(f"  {word} {name}: ", paths)
+    yield from _shown("  strange  ", found.strange_files)
+
+
+def _shown(start: str, paths: tuple[str, ...]) -> Iterator[str]:
+    yield from (f"{start}{path}" for path in paths[:_MOST_FILES])
+    if len(paths) > _MOST_FILES:
+        yield f"{start}and {len(paths) - _MOST_FILES} files more"
+
+
+def _count(files: Mapping[str, Mapping[str, str]]) -> int:
+    return sum(len(paths) for paths in files.values())
