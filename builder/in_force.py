@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from packaging.specifiers import SpecifierSet
 
@@ -122,24 +123,28 @@ def applies(request: Request, env: Environment) -> bool:
     """Whether the marker holds on the machine asked about; one that hangs on something unsaid counts as holding."""
     if request.marker is None:
         return True
-    from packaging.markers import (  # noqa: PLC0415 - few files have markers
+    said = env.python.version if env.python is not None else None
+    return _holds(request.marker, "linux" if env.os is None else env.os.family, env.arch or "x86_64", said)
+
+
+@lru_cache(maxsize=2048)
+def _holds(text: str, family: str, arch: str, python: PythonVersion | None) -> bool:
+    from packaging.markers import (  # noqa: PLC0415 - few files have markers, and it costs 15 ms
         InvalidMarker,
         Marker,
         UndefinedComparison,
         UndefinedEnvironmentName,
     )
 
-    said = env.python.version if env.python is not None else None
     try:
-        marker = Marker(request.marker)
-        return any(marker.evaluate(_machine(env, python)) for python in ((said,) if said else _PYTHONS))
-    except (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName, ValueError):
+        marker = Marker(text)
+        return any(marker.evaluate(_machine(family, arch, each)) for each in ((python,) if python else _PYTHONS))
+    except (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName, ValueError, RecursionError):
         return True
 
 
-def _machine(env: Environment, python: PythonVersion) -> dict[str, str]:
+def _machine(family: str, arch: str, python: PythonVersion) -> dict[str, str]:
     """Every marker variable, so that nothing of the machine that runs this shows through."""
-    family = "linux" if env.os is None else env.os.family
     system = {"windows": ("win32", "nt", "Windows"), "macos": ("darwin", "posix", "Darwin")}
     platform, os_name, name = system.get(family, ("linux", "posix", "Linux"))
     full = str(python) if len(python.parts) == 3 else f"{python}.99"
@@ -148,7 +153,7 @@ def _machine(env: Environment, python: PythonVersion) -> dict[str, str]:
         "implementation_name": "cpython",
         "implementation_version": full,
         "os_name": os_name,
-        "platform_machine": env.arch or "x86_64",
+        "platform_machine": arch,
         "platform_python_implementation": "CPython",
         "platform_release": "",
         "platform_system": name,

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from builder.inputs.shell_words import Expander, Token, is_known, tokens
+from builder.inputs.shell_words import MAX_VALUE, Expander, Token, is_known, tokens
 
 MAX_FRAMES = 50
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
@@ -237,13 +237,13 @@ class Shell:
         """The body is walked once with all values in the variable: `pip install $package` then names them all."""
         values = [word for token in self._words[3:] for word in self._expander.words(token.text)]
         if len(self._words) > 1:
-            self.variables[self._words[1].text] = " ".join(values)
+            self.variables[self._words[1].text] = " ".join(values)[:MAX_VALUE]
         self._words = []
         self._push(_Frame("loop", True))
 
     def _assign(self, name: str, value: str, *, is_conditional: bool) -> None:
         if not is_conditional or self.variables.get(name) is None:
-            self.variables[name] = value[:10_000]
+            self.variables[name] = value[:MAX_VALUE]
 
     def _builtin(self, words: list[tuple[str, int]], *, is_conditional: bool) -> tuple[bool | None, bool]:
         """Status, and whether it is only assumed."""

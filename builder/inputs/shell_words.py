@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 MAX_TOKENS = 50_000
+# `ENV A=$A$A` doubles with every line; no value that matters here is longer.
+MAX_VALUE = 4000
 _OPERATORS = ("&&", "||", ";;", "|&", "&", "|", ";", "\n", "(", ")")
 _REDIRECT = re.compile(r"(\d*|&)(>>|>\||>&|<&|<<<|<>|>|<)(?!\()|(\d*)<<-?")
 _HEREDOC = re.compile(r"<<(-?)[ \t]*(['\"\\]?)([A-Za-z_][\w.-]*)['\"]?")
@@ -195,7 +197,7 @@ class Expander:
 
     def text(self, raw: str) -> str:
         """As one word, as in an assignment."""
-        return show("".join(text for text, _ in self._parts(raw, 0)))
+        return show("".join(text for text, _ in self._parts(raw, 0))[:MAX_VALUE])
 
     def _parts(self, raw: str, depth: int) -> list[tuple[str, bool]]:
         found: list[tuple[str, bool]] = []
@@ -267,7 +269,7 @@ class Expander:
 
     def _value(self, name: str) -> str:
         value = self._variables.get(name)
-        return _unknown(name) if value is None else value
+        return _unknown(name) if value is None else value[:MAX_VALUE]
 
     def _parameter(self, inner: str, depth: int) -> str:
         match = _PARAMETER.fullmatch(inner)
@@ -292,14 +294,14 @@ class Expander:
         return _edited(value, operator, self._nested(rest, depth))
 
     def _nested(self, raw: str, depth: int) -> str:
-        return "".join(text for text, _ in self._parts(raw, depth + 1))
+        return "".join(text for text, _ in self._parts(raw, depth + 1))[:MAX_VALUE]
 
 
 def _edited(value: str, operator: str, rest: str) -> str:
     """`${X%pat}`, `${X#pat}`, `${X/a/b}`, `${X:1:2}`."""
     if operator in {"/", "//"}:
         old, _, new = rest.partition("/")
-        return value.replace(old, new, -1 if operator == "//" else 1) if old else value
+        return value[:MAX_VALUE].replace(old, new, -1 if operator == "//" else 1) if old else value
     if operator == ":":
         numbers = re.fullmatch(r"\s*(-?\d{1,6})(?::(-?\d{1,6}))?", rest)
         if numbers is None:
