@@ -1,0 +1,138 @@
+"""The commands `check` and `recommend`: options, files, text and exit status. cli.py registers them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from builder.cli_options import Facts, Json, open_catalog
+from builder.cli_output import print_data, print_styled
+from builder.errors import ConflictError, UsageError
+
+if TYPE_CHECKING:
+    from builder.check import CheckDocument
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(check)
+    app.command()(recommend)
+
+
+def check(
+    file: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[FILE]...", help="requirements, environment.yml, Dockerfile, lock or image spec"),
+    ] = None,
+    pin: Annotated[list[str] | None, typer.Option("--pin", metavar="REQ", help="a requirement; may repeat")] = None,
+    python: Annotated[str | None, typer.Option("--python", metavar="X.Y")] = None,
+    gpu: Annotated[list[str] | None, typer.Option("--gpu", metavar="NAME", help="a card or sm_86; may repeat")] = None,
+    driver: Annotated[str | None, typer.Option("--driver", metavar="V", help="the NVIDIA driver")] = None,
+    os: Annotated[str | None, typer.Option("--os", metavar="NAME", help="such as `Ubuntu 22.04`")] = None,
+    glibc: Annotated[str | None, typer.Option("--glibc", metavar="V")] = None,
+    index: Annotated[
+        list[str] | None,
+        typer.Option("--index", metavar="default|cuNNN|cpu|URL", help="the first is primary, more are additive"),
+    ] = None,
+    arch: Annotated[str | None, typer.Option("--arch", metavar="x86_64|aarch64")] = None,
+    date: Annotated[str | None, typer.Option("--date", metavar="YYYY-MM-DD", help="judge ranges as of this day")] = None,
+    env: Annotated[list[str] | None, typer.Option("--env", metavar="KEY=VALUE", help="may repeat")] = None,
+    precision: Annotated[list[str] | None, typer.Option("--precision", metavar="fp32|fp16|bf16|tf32")] = None,
+    opset: Annotated[int | None, typer.Option("--opset", metavar="N", help="the ONNX operator set asked for")] = None,
+    as_json: Json = False,
+    fix: Annotated[bool, typer.Option("--fix", help="print the files with the hints applied, as a diff")] = False,
+    write: Annotated[bool, typer.Option("--write", help="with --fix: change the files")] = False,
+    facts: Facts = None,
+) -> None:
+    """Is this environment compatible, incompatible or unknown, and why: files, pins, a GPU, a driver, a system."""
+    from datetime import date as day  # noqa: PLC0415
+
+    from builder.check import check as judged  # noqa: PLC0415
+    from builder.inputs import Options, load  # noqa: PLC0415
+
+    if not file and not pin and not (gpu or driver or python or precision):
+        raise UsageError("nothing-to-check", "there is nothing to check", hint="name a file, or give --pin torch==2.6.0")
+    if write and not fix:
+        raise UsageError("write-without-fix", "--write changes nothing without --fix", hint="say --fix --write")
+    options = Options(
+        pins=tuple(pin or ()),
+        python=python,
+        gpus=tuple(gpu or ()),
+        driver=driver,
+        os=os,
+        glibc=glibc,
+        indexes=tuple(index or ()),
+        arch=arch,
+        date=date,
+        env=tuple(env or ()),
+        precisions=tuple(precision or ()),
+        opset=opset,
+    )
+    catalog = open_catalog(facts)
+    today = day.today()  # noqa: DTZ011  (a day is enough for the age of the facts)
+    loaded = load(file or (), options)
+    documents = [judged(each.environment, catalog, name=each.name, today=today) for each in loaded]
+    if fix:
+        _fix(documents, catalog, write=write)
+    elif as_json:
+        print_data(json.dumps(_json(documents), ensure_ascii=False, indent=1))
+    else:
+        _say(documents)
+    if any(document.verdict == "incompatible" for document in documents):
+        raise typer.Exit(ConflictError.exit_status)
+
+
+def _json(documents: list[CheckDocument]) -> dict[str, Any]:
+    """One environment is the document itself; the cells of a spec stand in `cells` under the worst verdict."""
+    if len(documents) == 1 and not documents[0].name:
+        return documents[0].to_json()
+    order = ("incompatible", "unknown", "compatible")
+    verdict = min((document.verdict for document in documents), key=order.index, default="compatible")
+    cells = [document.to_json() for document in documents]
+    return {
+        "schema_version": 1,
+        "verdict": verdict,
+        "findings": [found for cell in cells for found in cell["findings"]],
+        "cells": cells,
+    }
+
+
+def _say(documents: list[CheckDocument]) -> None:
+    from builder.check_text import text  # noqa: PLC0415
+
+    print_styled(text(documents))
+
+
+def _fix(documents: list[CheckDocument], catalog: Any, *, write: bool) -> None:
+    from builder.edits import diffs, written  # noqa: PLC0415
+
+    changed = [found for document in documents for found in diffs(document, catalog)]
+    if not changed:
+        print_data("nothing to change: no hint of a change to a file was found to hold")
+    for each in changed:
+        print_data(each.diff)
+    if write:
+        for path in written(changed):
+            print_data(f"written: {path}")
+
+
+def recommend(
+    gpu: Annotated[list[str] | None, typer.Option("--gpu", metavar="NAME", help="must be served; may repeat")] = None,
+    driver: Annotated[str | None, typer.Option("--driver", metavar="V", help="the NVIDIA driver")] = None,
+    torch: Annotated[str | None, typer.Option("--torch", metavar="V", help="a version or range that must hold")] = None,
+    python: Annotated[str | None, typer.Option("--python", metavar="X.Y")] = None,
+    count: Annotated[int, typer.Option("--count", "-n", help="how many sets to show")] = 5,
+    as_json: Json = False,
+    facts: Facts = None,
+) -> None:
+    """The newest sets of torch, CUDA variant, Python and neighbours that run on these cards with this driver."""
+    from builder import recommend as recommending  # noqa: PLC0415
+
+    if not gpu and not driver:
+        raise UsageError("recommend-nothing", "neither a card nor a driver is named", hint='say --gpu "RTX 3090"')
+    wish = recommending.Wish.parse(gpus=tuple(gpu or ()), driver=driver, torch=torch, python=python)
+    answer = recommending.recommend(wish, open_catalog(facts), count=count)
+    print_data(json.dumps(answer.to_json(), ensure_ascii=False, indent=1) if as_json else recommending.text(answer))
+    if not answer.sets:
+        raise typer.Exit(ConflictError.exit_status)

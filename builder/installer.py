@@ -1,0 +1,301 @@
+"""Environment + Catalog -> Outcome: walks the install steps in order, as pip, uv and conda would. Pure, no network.
+
+Each step is solved over the releases of the facts (solver.py) with what is installed already; a later step may replace
+torch. The CUDA variant follows from the local label, the index, the build string or the image, in that order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import date
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from builder.catalog import AmbiguousGpuError, Catalog
+from builder.catalog_rows.base import Arch
+from builder.catalog_rows.gpus import Gpu
+from builder.catalog_rows.torch_parts import COMPANIONS
+from builder.environment import Environment, InstallStep, Request
+from builder.in_force import applies
+from builder.index_builds import IndexView
+from builder.outcome import Chosen, Conflicting, Outcome, Replaced
+from builder.shelf import Offer, Shelf
+from builder.solver import Solution, Want, solve
+from builder.versions import CudaVariant, GlibcVersion, PythonVersion
+
+TORCH_FAMILY = ("torch", *COMPANIONS)
+_PYTHONS = tuple(PythonVersion((3, minor)) for minor in range(6, 16))
+
+
+def outcome(env: Environment, catalog: Catalog) -> Outcome:
+    arch: Arch = env.arch or "x86_64"
+    shelf = Shelf(catalog, arch)
+    today = _today(env, catalog)
+    python, python_says = _python(env, catalog)
+    assumed = python or _assumed_python(env, shelf, today)
+    run = _Run(env, catalog, shelf, today, arch, assumed)
+    for step in env.steps:
+        run.take(step)
+    glibc, glibc_says = _glibc(env, catalog)
+    return Outcome(
+        env=env,
+        catalog=catalog,
+        shelf=shelf,
+        today=today,
+        arch=arch,
+        python=python,
+        python_says=python_says,
+        assumed_python=assumed,
+        glibc=glibc,
+        glibc_says=glibc_says,
+        gpus=tuple((ask, _gpu(ask.name, catalog)) for ask in env.gpus),
+        packages=run.state,
+        replaced=tuple(run.replaced),
+        conflicts=tuple(run.conflicts),
+        undecided=tuple(run.undecided),
+    )
+
+
+def _gpu(name: str, catalog: Catalog) -> Gpu | None:
+    try:
+        return catalog.gpu(name)
+    except AmbiguousGpuError:
+        return None
+
+
+def _today(env: Environment, catalog: Catalog) -> date:
+    if env.date is None or (env.date.after and env.date.day < catalog.generated):
+        return catalog.generated
+    return env.date.day
+
+
+def _python(env: Environment, catalog: Catalog) -> tuple[PythonVersion | None, str]:
+    asked = env.python
+    if asked is not None and asked.version is not None:
+        return asked.version, f"{asked.origin} says Python {asked.version} ({asked.means})"
+    base = env.base
+    if asked is None and base is not None:
+        if base.python is not None:
+            return base.python, f"{base.origin}: {base.reference} holds Python {base.python}"
+        for row in catalog.hazards.all("base_images"):
+            if row.text("repository") != base.repository or row.get("python") is None:
+                continue
+            if not row.get("torch") or (base.torch is not None and base.torch in SpecifierSet(row.text("torch"))):
+                return PythonVersion.parse(row.text("python")), row.fact
+    return None, ""
+
+
+def _assumed_python(env: Environment, shelf: Shelf, today: date) -> PythonVersion | None:
+    """The newest Python that everything pinned has wheels for: what a person would most likely have."""
+    asked = env.python
+    base = env.base
+    if asked is None and base is not None and base.distribution is not None and not _has_conda(env):
+        found = shelf.catalog.distribution(base.distribution)
+        if found is not None:
+            return found.python
+    fits = [
+        python
+        for python in _PYTHONS
+        if asked is None or asked.specifier is None or python.satisfies(asked.specifier)
+    ]
+    known = [row for row in shelf.catalog.cpython_releases() if row.first_release <= today]
+    fits = [python for python in fits if any(row.version == python for row in known)]
+    for name, state in env.in_force().items():
+        if state.version is None or not shelf.knows(name):
+            continue
+        offer = shelf.offer(name, state.version)
+        if offer is not None:
+            narrowed = [
+                python
+                for python in fits
+                if offer.has_wheel(python)
+                and (offer.requires_python is None or python.satisfies(offer.requires_python))
+            ]
+            fits = narrowed or fits
+    if "torch" in env.in_force() and env.in_force()["torch"].version is None:
+        # torch is not pinned: the newest Python it has wheels for today.
+        newest = next((offer for offer in shelf.offers("torch") if offer.released <= today.isoformat()), None)
+        if newest is not None:
+            fits = [python for python in fits if newest.has_wheel(python)] or fits
+    return fits[-1] if fits else None
+
+
+def _has_conda(env: Environment) -> bool:
+    return any(step.installer == "conda" for step in env.steps)
+
+
+def _glibc(env: Environment, catalog: Catalog) -> tuple[GlibcVersion | None, str]:
+    if env.glibc is not None:
+        return env.glibc, f"{env.glibc_origin} says glibc {env.glibc}"
+    for distribution, origin, text in (
+        (None if env.base is None else env.base.distribution, env.base and env.base.origin, env.base and env.base.reference),
+        (None if env.os is None else env.os.distribution, env.os and env.os.origin, env.os and env.os.text),
+    ):
+        found = None if distribution is None else catalog.distribution(distribution)
+        if found is not None:
+            return found.glibc, f"{origin}: {text} has glibc {found.glibc}"
+    return None, ""
+
+
+class _Run:
+    def __init__(
+        self,
+        env: Environment,
+        catalog: Catalog,
+        shelf: Shelf,
+        today: date,
+        arch: Arch,
+        python: PythonVersion | None,
+    ) -> None:
+        self.env = env
+        self.catalog = catalog
+        self.shelf = shelf
+        self.today = today
+        self.arch = arch
+        self.python = python
+        self.state: dict[str, Chosen] = {}
+        self.replaced: list[Replaced] = []
+        self.conflicts: list[Conflicting] = []
+        self.undecided: list[InstallStep] = []
+        self._requests: dict[int, list[Request]] = {}
+        for request in env.requests:
+            if request.name and applies(request, env):
+                self._requests.setdefault(request.step, []).append(request)
+
+    def take(self, step: InstallStep) -> None:
+        for name in step.removes:
+            self.state.pop(name, None)
+        if step.is_sync:
+            self.state.clear()
+        requests = self._requests.get(step.number, [])
+        if not requests:
+            return
+        view = IndexView(self.env, self.catalog, step, requests, self.arch)
+        wants = [self._want(request) for request in requests]
+        wants += [
+            replace(self._want(bound), is_bound_only=True)
+            for bound in self.env.constraints
+            if bound.step == step.number and applies(bound, self.env)
+        ]
+        asked = {request.name for request in requests}
+        solution = self._solved(step, wants, view, asked)
+        self._put(step, requests, solution, view, asked)
+
+    def _want(self, request: Request) -> Want:
+        version = request.version
+        bound = SpecifierSet(f"=={version.public}") if version is not None else request.specifier
+        says = f"{request.origin} asks for {request.name}{request.asks}"
+        return Want(request.name, bound, says, request.extras, version)
+
+    def _solved(self, step: InstallStep, wants: list[Want], view: IndexView, asked: set[str]) -> Solution:
+        installed = {
+            name: chosen.version
+            for name, chosen in self.state.items()
+            if chosen.version is not None and not (step.is_upgrade and name in asked)
+        }
+        if step.no_deps or self._is_lock(step):
+            # What is listed is what comes: nothing else is looked for.
+            wants = [want for want in wants if want.version is not None or not step.no_deps]
+        keeps = _keeps_for(view)
+        found = solve(
+            wants, self.shelf, python=self.python, today=self.today.isoformat(), installed=installed, keeps=keeps
+        )
+        if not found.is_decided:
+            self.undecided.append(step)
+        if found.failure is not None and not step.no_deps:
+            self.conflicts.append(Conflicting(step=step, failure=found.failure))
+        return found
+
+    def _is_lock(self, step: InstallStep) -> bool:
+        return step.is_sync
+
+    def _put(
+        self,
+        step: InstallStep,
+        requests: list[Request],
+        solution: Solution,
+        view: IndexView,
+        asked: set[str],
+    ) -> None:
+        by_name: dict[str, Request] = {}
+        for request in requests:
+            kept = by_name.get(request.name)
+            if kept is None or (kept.version is None and (request.version is not None or not kept.asks)):
+                by_name[request.name] = request
+        for name, request in by_name.items():
+            offer = solution.chosen.get(name)
+            version = request.version or (offer.version if offer is not None else None)
+            self._set(step, self._chosen(step, name, version, request, None, offer, view))
+        for name, offer in solution.chosen.items():
+            if name in by_name or (step.no_deps and name not in asked):
+                continue
+            before = self.state.get(name)
+            if before is not None and before.version == offer.version:
+                continue
+            via = solution.via.get(name)
+            self._set(step, self._chosen(step, name, offer.version, None, self._title(via, solution), offer, view))
+
+    @staticmethod
+    def _title(name: str | None, solution: Solution) -> str | None:
+        offer = None if name is None else solution.chosen.get(name)
+        return name if offer is None else f"{offer.name} {offer.version}"
+
+    def _chosen(
+        self,
+        step: InstallStep,
+        name: str,
+        version: Version | None,
+        request: Request | None,
+        via: str | None,
+        offer: Offer | None,
+        view: IndexView,
+    ) -> Chosen:
+        variant: CudaVariant | None = None
+        if name in TORCH_FAMILY:
+            variant = view.variant(name, version, request)
+            torch = self.state.get("torch")
+            if variant is None and name != "torch" and torch is not None and torch.step == step.number:
+                variant = torch.variant
+        return Chosen(
+            name=name,
+            version=None if version is None else Version(version.public),
+            step=step.number,
+            request=request,
+            via=via,
+            offer=offer,
+            label=None if version is None else version.local,
+            variant=variant,
+        )
+
+    def _set(self, step: InstallStep, after: Chosen) -> None:
+        before = self.state.get(after.name)
+        if before is not None and before.version == after.version and after.label in {None, before.label}:
+            if after.variant is not None and before.variant is None:
+                self.state[after.name] = replace(before, variant=after.variant)
+            return
+        if before is not None and before.step != after.step and before.version is not None and after.version is not None:
+            self.replaced.append(Replaced(before=before, after=after, step=step))
+        self.state[after.name] = after
+
+
+def _keeps_for(view: IndexView) -> Callable[[str, Offer], bool]:
+    cache: dict[tuple[str, Version], bool] = {}
+
+    def keeps(name: str, offer: Offer) -> bool:
+        if name not in TORCH_FAMILY:
+            return True
+        key = (name, offer.version)
+        if key not in cache:
+            cache[key] = view.has(name, offer)
+        return cache[key]
+
+    return keeps
+
+
+def decided(found: Outcome) -> Mapping[str, Chosen]:
+    """What is worth showing as understood: everything asked for, and torch's family wherever it came from."""
+    return {
+        name: chosen for name, chosen in found.packages.items() if chosen.request is not None or name in TORCH_FAMILY
+    }

@@ -1,0 +1,105 @@
+"""CUDA libraries beside those that torch brings: pinned otherwise, of another major version, on the loader path."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from builder.outcome import Outcome
+from builder.rules.base import Change, Finding, finding
+
+
+def _of_torch(o: Outcome) -> dict[str, Requirement]:
+    """What the default build pins; builds of the torch index pin their own, which the facts do not list."""
+    torch, release = o.torch, o.torch_release
+    if torch is None or release is None or torch.variant is None or o.is_conda(torch):
+        return {}
+    if torch.variant != release.default_variant(o.arch):
+        return {}
+    found = (Requirement(text) for text in release.nvidia_requirements)
+    return {requirement.name: requirement for requirement in found if requirement.name.startswith("nvidia-")}
+
+
+def pins_agree_with_torch(o: Outcome) -> Iterator[Finding]:
+    torch, release = o.torch, o.torch_release
+    if torch is None or release is None:
+        return
+    for name, requirement in _of_torch(o).items():
+        chosen = o.package(name)
+        if chosen is None or chosen.version is None or chosen.request is None:
+            continue
+        if requirement.specifier.contains(chosen.version, prereleases=True):
+            continue
+        yield finding(
+            "cuda-library-pin",
+            "error",
+            f"{name} {chosen.version}",
+            [torch.says, release.cite(f"torch {release.version} requires {name}{requirement.specifier}"), chosen.says],
+            f"an installer refuses the two together, and without its check torch would load the wrong {name}",
+            tries=[Change("pin", name, str(requirement.specifier)), Change("remove", name, "")],
+        )
+
+
+_NVIDIA = re.compile(r"(nvidia-[a-z-]+)-cu(1[0-9])")
+
+
+def one_major(o: Outcome) -> Iterator[Finding]:
+    """cu11 and cu12 packages of one library lie in the same folder."""
+    torch, toolkit = o.torch, o.torch_toolkit
+    mine = {name.rpartition("-")[0] for name in _of_torch(o)}
+    for name, chosen in o.packages.items():
+        match = _NVIDIA.fullmatch(name)
+        if match is None or chosen.request is None or not chosen.request.is_direct:
+            continue
+        twin = next(
+            (other for other in o.packages if other != name and other.startswith(f"{match[1]}-cu") and o.packages[other].request),
+            None,
+        )
+        is_other = toolkit is not None and toolkit.major != int(match[2])
+        overlaps = is_other and match[1] in mine
+        if twin is None and not is_other:
+            continue
+        because = [chosen.says, o.catalog.hazards.row("singles", "nvidia-shared-folder").fact]
+        if twin is not None:
+            because.append(o.packages[twin].says)
+        elif torch is not None:
+            because.append(f"{torch.says}, built for CUDA {toolkit}")
+        yield finding(
+            "cuda-majors-mixed",
+            "error" if overlaps or twin is not None else "warning",
+            name,
+            because,
+            "files of two CUDA versions overwrite each other"
+            if overlaps or twin is not None
+            else "it is of no use to this torch",
+            tries=[Change("remove", name, "")],
+        )
+
+
+def loader_path_is_clear(o: Outcome) -> Iterator[Finding]:
+    """LD_LIBRARY_PATH wins over the folders of the wheels."""
+    path, torch = o.env.variable("LD_LIBRARY_PATH"), o.torch
+    if path is None or torch is None or torch.version is None or o.is_conda(torch):
+        return
+    if torch.variant is not None and torch.variant.is_cpu:
+        return
+    last = o.catalog.hazards.row("singles", "cudnn-shadow-last")
+    value = path.value.lower()
+    base = o.env.base
+    holds_cudnn = "cudnn" in value or ("cuda" in value and base is not None and base.cudnn is not None)
+    if not holds_cudnn or torch.version > Version(last.text("value")):
+        return
+    yield finding(
+        "library-path-shadows",
+        "warning",
+        "LD_LIBRARY_PATH",
+        [f"{path.origin} sets LD_LIBRARY_PATH to {path.value}", torch.says, last.fact],
+        "parts of two cuDNN versions may be mixed at run time",
+        hint="remove the entry",
+    )
+
+
+RULES = (pins_agree_with_torch, one_major, loader_path_is_clear)

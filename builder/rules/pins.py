@@ -1,0 +1,144 @@
+"""Pins that contradict each other, and an install step that changes what an earlier one put there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from packaging.version import Version
+
+from builder.catalog_rows.torch_parts import COMPANIONS
+from builder.explain import joined
+from builder.outcome import Outcome
+from builder.rules.base import Change, Finding, finding
+from builder.solver import Failure
+
+_EXTENSIONS = frozenset({"xformers", "vllm", "flash-attn", "auto-gptq", "autoawq", "torchdata", "deepspeed"})
+
+
+def pins_agree(o: Outcome) -> Iterator[Finding]:
+    for conflict in o.conflicts:
+        failure = conflict.failure
+        if not failure.is_firm or not failure.bounds:
+            continue
+        if failure.name in COMPANIONS and not failure.refused:
+            continue  # told by the family's own rule, with the pairs that exist
+        names = {failure.name, *_askers(failure)}
+        if names & set(COMPANIONS) and "torch" in names:
+            continue
+        because = _because(o, failure)
+        if not failure.refused and _is_only_missing(failure):
+            continue  # told by the rules about Pythons and indexes
+        is_extension = bool(names & _EXTENSIONS) and (failure.name == "torch" or "torch" in names)
+        yield finding(
+            "extension-torch-pin" if is_extension else "pin-conflict",
+            "error",
+            ", ".join(sorted(names)),
+            because,
+            f"no release of {failure.name} satisfies all of them",
+            tries=_tries(o, failure),
+        )
+
+
+def _askers(failure: Failure) -> set[str]:
+    found = {bound.by.name for bound in failure.bounds if bound.by is not None}
+    return found | {refused.other.name for refused in failure.refused}
+
+
+def _is_only_missing(failure: Failure) -> bool:
+    return all(bound.by is None for bound in failure.bounds)
+
+
+def _because(o: Outcome, failure: Failure) -> list[str]:
+    texts = list(dict.fromkeys(bound.says for bound in failure.bounds))
+    for bound in failure.bounds:
+        asker = None if bound.by is None else o.package(bound.by.name)
+        if asker is not None and asker.request is not None and asker.says not in texts:
+            texts.insert(0, asker.says)
+    by_reason: dict[tuple[str, str, Version], list[Version]] = {}
+    for refused in failure.refused:
+        key = (refused.requirement, refused.other.name, refused.other.version)
+        by_reason.setdefault(key, []).append(refused.offer.version)
+    for (wanted, other, version), versions in list(by_reason.items())[:4]:
+        chosen = o.package(other)
+        texts.append(f"{failure.name} {joined([str(one) for one in sorted(versions)], limit=4)} requires {wanted}")
+        texts.append(chosen.says if chosen is not None and chosen.request is not None else f"{other} is {version}")
+    package = o.catalog.packages.get(failure.name)
+    if package is not None:
+        texts[-1] = package.cite(texts[-1])
+    return list(dict.fromkeys(texts))
+
+
+def _tries(o: Outcome, failure: Failure) -> list[Change]:
+    """Every package of the conflict to its nearest other versions."""
+    found: list[Change] = []
+    pinned = [name for name in (failure.name, *sorted(_askers(failure))) if (p := o.package(name)) and p.is_pinned]
+    for name in pinned:
+        chosen = o.package(name)
+        if chosen is None or chosen.version is None:
+            continue
+        offers = o.shelf.offers(name)
+        versions = [offer.version for offer in offers if o.assumed_python is None or offer.lets_in(o.assumed_python)]
+        newer = [version for version in reversed(versions) if version > chosen.version]
+        older = [version for version in versions if version < chosen.version]
+        picks = [*_one_a_minor(newer)[:8], *_one_a_minor(older)[:8]]
+        found += [Change("pin", name, f"=={version}") for version in picks]
+    return found
+
+
+def _one_a_minor(versions: list[Version]) -> list[Version]:
+    seen: dict[tuple[int, ...], Version] = {}
+    for version in versions:
+        seen.setdefault(version.release[:2], version)
+    return list(seen.values())
+
+
+def pinned_by_neighbour(o: Outcome) -> Iterator[Finding]:
+    """`--no-deps`, conda, a lock or separate steps let a pair through that the release itself forbids."""
+    told = {conflict.failure.name for conflict in o.conflicts}
+    for chosen in o.packages.values():
+        offer = chosen.offer
+        if offer is None or offer.requires is None or chosen.name in COMPANIONS or chosen.name == "torch":
+            continue
+        for wanted in offer.requires:
+            other = o.package(wanted.name)
+            if other is None or other.version is None or wanted.marker is not None or wanted.name in told:
+                continue
+            if wanted.specifier.contains(other.version, prereleases=True) or not (other.request or chosen.request):
+                continue
+            is_extension = chosen.name in _EXTENSIONS and wanted.name == "torch"
+            package = o.catalog.packages.get(chosen.name)
+            fact = f"{chosen.name} {chosen.version} requires {wanted.name}{wanted.specifier}"
+            yield finding(
+                "extension-torch-pin" if is_extension else "pin-conflict",
+                "error" if is_extension or chosen.step == other.step else "warning",
+                f"{chosen.name}, {wanted.name}",
+                [chosen.says, package.cite(fact) if package is not None else fact, other.says],
+                f"{chosen.name} was made for another {wanted.name}",
+                tries=[Change("pin", wanted.name, str(wanted.specifier))],
+            )
+
+
+def later_step_keeps_torch(o: Outcome) -> Iterator[Finding]:
+    for change in o.replaced:
+        if change.after.name != "torch" or change.before.version == change.after.version:
+            continue
+        if change.before.request is None or not change.before.is_pinned:
+            continue
+        if change.after.request is not None and change.after.is_pinned:
+            continue  # both were asked for; the later one is what the person wants
+        by = change.after.via or "the same name without the version"
+        yield finding(
+            "torch-replaced",
+            "error",
+            f"{change.before.title}, {change.after.title}",
+            [
+                change.before.says,
+                f"{change.step.origin} installs in a later step, and {by} needs another torch",
+                f"that step takes {change.after.title}",
+            ],
+            f"{change.before.title} would be gone at the end",
+            hint="install everything in one step, or hold torch with a constraints file",
+        )
+
+
+RULES = (pins_agree, pinned_by_neighbour, later_step_keeps_torch)

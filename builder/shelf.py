@@ -1,0 +1,207 @@
+"""What an installer finds: the releases of a package, newest first, from all topics of the facts, in one form. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from builder.catalog import Catalog
+from builder.catalog_rows.base import Arch
+from builder.catalog_rows.packages import Release, requirement, specifier
+from builder.catalog_rows.torch import TorchRelease
+from builder.catalog_rows.torch_parts import COMPANIONS
+from builder.versions import PythonVersion
+
+_OWN_TOPIC = frozenset({"torch", "numpy", *COMPANIONS})
+
+
+class Offer:
+    """One release that could be installed. `requires` None: what it needs is not known."""
+
+    __slots__ = ("has_sdist", "is_yanked", "name", "pythons", "released", "requires", "requires_python", "version")
+
+    def __init__(
+        self,
+        name: str,
+        version: Version,
+        *,
+        pythons: frozenset[PythonVersion] | None,
+        requires: tuple[Requirement, ...] | None,
+        released: str = "",
+        requires_python: SpecifierSet | None = None,
+        has_sdist: bool = False,
+        is_yanked: bool = False,
+    ) -> None:
+        self.name = name
+        self.version = version
+        self.pythons = pythons  # with a wheel; None: any
+        self.requires = requires
+        self.released = released  # ISO, "" where not known
+        self.requires_python = requires_python
+        self.has_sdist = has_sdist
+        self.is_yanked = is_yanked
+
+    def __repr__(self) -> str:
+        return f"<{self.name} {self.version}>"
+
+    def lets_in(self, python: PythonVersion) -> bool:
+        """Whether an installer takes it on this Python, from a wheel or from source."""
+        if self.requires_python is not None and not python.satisfies(self.requires_python):
+            return False
+        return self.has_wheel(python) or self.has_sdist
+
+    def has_wheel(self, python: PythonVersion) -> bool:
+        return self.pythons is None or python.series in self.pythons
+
+
+class Shelf:
+    """Offers are made when first looked at: a start touches a handful of thousands of releases."""
+
+    def __init__(self, catalog: Catalog, arch: Arch = "x86_64") -> None:
+        self.catalog = catalog
+        self.arch: Arch = arch
+        self._offers: dict[str, tuple[Offer, ...] | None] = {}
+        self._single: dict[tuple[str, str], Offer | None] = {}
+
+    def knows(self, name: str) -> bool:
+        return name in _OWN_TOPIC or self.catalog.packages.get(name) is not None
+
+    def offers(self, name: str) -> tuple[Offer, ...]:
+        """Newest first; empty: the facts do not know the project (see `knows`)."""
+        if name not in self._offers:
+            self._offers[name] = tuple(self._all(name))
+        return self._offers[name] or ()
+
+    def offer(self, name: str, version: Version) -> Offer | None:
+        """None: the facts have no such release."""
+        key = (name, version.public)
+        if key not in self._single:
+            self._single[key] = self._one(name, Version(version.public))
+        return self._single[key]
+
+    def newest(self, name: str) -> Version | None:
+        found = self.offers(name)
+        return found[0].version if found else None
+
+    def _one(self, name: str, version: Version) -> Offer | None:
+        if name in _OWN_TOPIC:
+            return next((offer for offer in self.offers(name) if offer.version == version), None)
+        package = self.catalog.packages.get(name)
+        release = None if package is None else package.release(version)
+        return None if release is None else self._of_release(release)
+
+    def _all(self, name: str) -> Iterator[Offer]:
+        if name == "torch":
+            yield from (self._of_torch(release) for release in self.catalog.torch_releases())
+        elif name == "numpy":
+            for row in self.catalog.numpy_releases():
+                yield Offer(
+                    name,
+                    row.version,
+                    pythons=frozenset(row.pythons),
+                    requires=(),
+                    released=row.released.isoformat(),
+                    requires_python=row.python_requires,
+                    has_sdist=True,
+                    is_yanked=row.is_yanked,
+                )
+        elif name in COMPANIONS:
+            yield from self._companions(name)
+        else:
+            package = self.catalog.packages.get(name)
+            if package is not None:
+                yield from map(self._of_release, package.releases.values())
+
+    def _of_release(self, release: Release) -> Offer:
+        return Offer(
+            release.name,
+            release.version,
+            pythons=release.pythons(self.arch),
+            requires=release.requires,
+            released=release.released_text,
+            requires_python=release.requires_python,
+            has_sdist=release.has_sdist,
+            is_yanked=release.is_yanked,
+        )
+
+    def _of_torch(self, release: TorchRelease) -> Offer:
+        requires = []
+        if release.is_numpy_required:
+            requires.append(requirement("numpy"))
+        if release.setuptools_requirement is not None:
+            # Until 2.10 for Python 3.12 and later alone, where it no longer comes with a new environment.
+            marker = "" if release.version >= Version("2.11") else "; python_version >= '3.12'"
+            requires.append(requirement(f"setuptools{release.setuptools_requirement}{marker}"))
+        if release.triton is not None and self.arch == "x86_64":
+            marker = f"; {release.triton_marker}" if release.triton_marker else ""
+            requires.append(requirement(f"triton{release.triton}{marker}"))
+        return Offer(
+            "torch",
+            release.version,
+            pythons=frozenset(release.pythons(self.arch)) or frozenset(release.pythons()),
+            requires=tuple(requires),
+            released=release.released.isoformat(),
+            requires_python=release.python_requires,
+        )
+
+    def _companions(self, name: str) -> Iterator[Offer]:
+        table: Any = self.catalog.raw("torch")["companion_packages"][name]
+        for version in sorted(map(Version, table), reverse=True):
+            raw = table[str(version)]
+            requires = [] if raw["requires_torch"] is None else [requirement(f"torch{raw['requires_torch']}")]
+            if name == "torchvision":
+                requires.append(requirement("numpy"))
+            pythons = None if raw.get("any_python3") else frozenset(map(PythonVersion.parse, raw["python"]))
+            yield Offer(
+                name,
+                version,
+                pythons=pythons,
+                requires=tuple(requires),
+                released=str(raw["released"]),
+                is_yanked=bool(raw["yanked"]),
+            )
+
+
+_LINUX = {
+    "implementation_name": "cpython",
+    "os_name": "posix",
+    "platform_python_implementation": "CPython",
+    "platform_release": "",
+    "platform_system": "Linux",
+    "platform_version": "",
+    "sys_platform": "linux",
+}
+
+
+@lru_cache(maxsize=8192)
+def marker_holds(wanted: Requirement, python: PythonVersion | None, arch: str, extras: tuple[str, ...]) -> bool:
+    """Whether a requirement of a package applies. Without a Python, one that some Python meets counts."""
+    if wanted.marker is None:
+        return True
+    text = str(wanted.marker)
+    if "extra" in text and not extras:
+        if " or " not in text:
+            return False
+    elif "python" not in text:
+        python = python or PythonVersion((3, 11))
+    pythons = (python,) if python is not None else tuple(PythonVersion((3, minor)) for minor in (8, 11, 13))
+    for one in pythons:
+        full = str(one) if len(one.parts) == 3 else f"{one}.99"
+        values = {
+            **_LINUX,
+            "implementation_version": full,
+            "platform_machine": arch,
+            "python_full_version": full,
+            "python_version": str(one.series),
+        }
+        if any(wanted.marker.evaluate({**values, "extra": extra}) for extra in extras or ("",)):
+            return True
+    return False
+
+
+__all__ = ["Offer", "Shelf", "marker_holds", "specifier"]

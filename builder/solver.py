@@ -1,0 +1,213 @@
+"""What a resolver would choose among the releases of the facts: newest first, everything that is required kept. Pure.
+
+A search with backtracking over at most a few dozen packages. Packages that the facts do not know take no part. The
+search is exhaustive below `LIMIT` steps, so a failure is a proof; above it the answer is "not decided".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from builder.shelf import Offer, Shelf, marker_holds
+from builder.versions import PythonVersion
+
+LIMIT = 1500
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Something that a version must meet. `by` is the package that asks, None for the user's own line (`says`)."""
+
+    specifier: SpecifierSet
+    says: str
+    by: Offer | None = None
+    is_firm: bool = True  # asked by the user, or by a release that the user pinned
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """A package that the user asks for."""
+
+    name: str
+    specifier: SpecifierSet
+    says: str
+    extras: tuple[str, ...] = ()
+    version: Version | None = None  # an exact release: taken even where the facts do not list it
+    is_bound_only: bool = False  # a constraint: installs nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A release that could not be taken: it wants `requirement`, and `other` is chosen."""
+
+    offer: Offer
+    requirement: str
+    other: Offer
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """No release of `name` meets `bounds`; `refused` are those that do and cannot stand beside what is chosen."""
+
+    name: str
+    bounds: tuple[Bound, ...]
+    refused: tuple[Refused, ...]
+
+    @property
+    def is_firm(self) -> bool:
+        return all(bound.is_firm for bound in self.bounds)
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    chosen: Mapping[str, Offer]
+    via: Mapping[str, str]  # package -> the package that brought it in
+    failure: Failure | None = None
+    is_decided: bool = True
+
+
+class _LimitReachedError(Exception):
+    pass
+
+
+@dataclass
+class _Search:
+    shelf: Shelf
+    python: PythonVersion | None
+    today: str
+    installed: Mapping[str, Version]
+    keeps: Callable[[str, Offer], bool]
+    bounds: dict[str, list[Bound]] = field(default_factory=dict)
+    extras: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    pinned: dict[str, Offer] = field(default_factory=dict)
+    chosen: dict[str, Offer] = field(default_factory=dict)
+    via: dict[str, str] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)
+    steps: int = 0
+
+    def candidates(self, name: str) -> Iterable[Offer]:
+        if name in self.pinned:
+            return (self.pinned[name],)
+        found = self.shelf.offers(name)
+        kept = self.installed.get(name)
+        if kept is not None:
+            first = self.shelf.offer(name, kept)
+            found = found if first is None else (first, *(offer for offer in found if offer.version != kept))
+        return (offer for offer in found if self._may_take(offer))
+
+    def _may_take(self, offer: Offer) -> bool:
+        if offer.is_yanked or (offer.released and offer.released > self.today) or not self.keeps(offer.name, offer):
+            return False
+        return self.python is None or offer.lets_in(self.python)
+
+    def meets(self, name: str, version: Version) -> bool:
+        return all(bound.specifier.contains(version, prereleases=True) for bound in self.bounds.get(name, ()))
+
+    def place(self, pending: Sequence[str]) -> bool:
+        if not pending:
+            return True
+        name = min(pending, key=lambda item: (item not in self.pinned, item not in self.installed, self._rank(item)))
+        rest = [other for other in pending if other != name]
+        refused: list[Refused] = []
+        for offer in self.candidates(name):
+            self.steps += 1
+            if self.steps > LIMIT:
+                raise _LimitReachedError
+            if not self.meets(name, offer.version):
+                continue
+            added, new, clash = self._add(offer)
+            if clash is not None:
+                refused.append(clash)
+                self._undo(added)
+                continue
+            self.chosen[name] = offer
+            fresh = [item for item in new if item not in self.chosen and item not in rest]
+            for item in fresh:
+                self.via.setdefault(item, name)
+            if self.place([*rest, *fresh]):
+                return True
+            del self.chosen[name]
+            self._undo(added)
+        self.failures.append(Failure(name, tuple(self.bounds.get(name, ())), tuple(refused)))
+        return False
+
+    def _rank(self, name: str) -> tuple[int, str]:
+        """torch first: everything hangs on it, and a resolver that tries it last tries everything."""
+        return (0 if name == "torch" else 1 if name in self.bounds else 2, name)
+
+    def _add(self, offer: Offer) -> tuple[list[str], list[str], Refused | None]:
+        """Puts what the release requires on the books: the names touched, the names to place, what it clashes with."""
+        touched: list[str] = []
+        new: list[str] = []
+        is_firm = offer.name in self.pinned
+        for wanted in offer.requires or ():
+            if not self.shelf.knows(wanted.name):
+                continue
+            if not marker_holds(wanted, self.python, self.shelf.arch, self.extras.get(offer.name, ())):
+                continue
+            name = wanted.name
+            bound = Bound(wanted.specifier, f"{offer.name} {offer.version} requires {name}{wanted.specifier}", offer, is_firm)
+            there = self.chosen.get(name)
+            if there is not None and not wanted.specifier.contains(there.version, prereleases=True):
+                return touched, new, Refused(offer, f"{name}{wanted.specifier}", there)
+            self.bounds.setdefault(name, []).append(bound)
+            touched.append(name)
+            if there is None:
+                new.append(name)
+        return touched, new, None
+
+    def _undo(self, touched: Iterable[str]) -> None:
+        for name in touched:
+            self.bounds[name].pop()
+
+
+def solve(
+    wants: Sequence[Want],
+    shelf: Shelf,
+    *,
+    python: PythonVersion | None,
+    today: str,
+    installed: Mapping[str, Version] | None = None,
+    keeps: Callable[[str, Offer], bool] = lambda name, offer: True,  # noqa: ARG005  (the default keeps everything)
+) -> Solution:
+    """`installed` is left alone where it fits; `keeps` says what the indexes of a step have of a package."""
+    search = _Search(shelf, python, today, installed or {}, keeps)
+    names: list[str] = []
+    for want in wants:
+        if not shelf.knows(want.name):
+            continue
+        search.bounds.setdefault(want.name, []).append(Bound(want.specifier, want.says))
+        search.extras[want.name] = (*search.extras.get(want.name, ()), *want.extras)
+        if want.is_bound_only:
+            continue
+        if want.name not in names:
+            names.append(want.name)
+        if want.version is not None and want.name not in search.pinned:
+            public = Version(want.version.public)
+            search.pinned[want.name] = shelf.offer(want.name, public) or Offer(
+                want.name, public, pythons=None, requires=None
+            )
+    try:
+        is_solved = search.place(names)
+    except _LimitReachedError:
+        return Solution(_greedy(search, names), dict(search.via), is_decided=False)
+    if is_solved:
+        return Solution(dict(search.chosen), dict(search.via))
+    firm = [failure for failure in search.failures if failure.is_firm]
+    return Solution(_greedy(search, names), dict(search.via), (firm or search.failures[-1:])[0])
+
+
+def _greedy(search: _Search, names: Sequence[str]) -> dict[str, Offer]:
+    """Each package by its own bounds alone: what the rest is judged by when no whole answer exists."""
+    chosen: dict[str, Offer] = {}
+    for name in names:
+        bounds = [bound for bound in search.bounds.get(name, ()) if bound.by is None]
+        for offer in search.candidates(name):
+            if all(bound.specifier.contains(offer.version, prereleases=True) for bound in bounds):
+                chosen[name] = offer
+                break
+    return chosen
