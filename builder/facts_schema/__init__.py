@@ -21,6 +21,7 @@ from builder.facts_schema.cuda import CudaDriver, CudaImageTopic, Gpus
 from builder.facts_schema.packages import Numpy, OnnxRuntime, Pythons, Transformers
 from builder.facts_schema.platforms import Platforms, VramMeasured
 from builder.facts_schema.torch import Torch
+from builder.facts_schema.vram import VramModels, VramOffsets
 
 _SHOWN_FAULTS = 12
 
@@ -42,6 +43,8 @@ TOPICS: dict[str, type[Topic]] = {
     "torch": Torch,
     "transformers": Transformers,
     "vram_measured": VramMeasured,
+    "vram_models": VramModels,
+    "vram_offsets": VramOffsets,
 }
 
 

@@ -1,0 +1,247 @@
+"""The closed form: peak allocated memory of a training loop from sizes alone; pure, no torch, well under 5 ms.
+
+A step can peak at four moments; each is a list of terms, and the highest is the estimate:
+
+    loss       the forward pass is done, the loss and its gradient are worked out
+    backward   the last layer works, all others are still kept
+    end        the first layer works, all gradients are there, the embedding's own among them
+    optimizer  gradients, state and the temporaries of the update
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from builder.vram import layers, parameters
+from builder.vram.layers import Kept, Tokens
+from builder.vram.loop import Architecture, TrainingLoop
+from builder.vram.parameters import Parameters
+
+# LoRA as people set it: adapters on query and value of every attention.
+LORA_PRODUCTS = 2
+# 8-bit Adam (bitsandbytes): two states of one byte, and one fp32 scale for every block of 256 elements of each.
+ADAM8BIT_STATE = 2 * (1 + 4 / 256)
+
+Terms = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Analytic:
+    """`moments` maps each candidate to its terms; `moment` names the highest. Bytes."""
+
+    parameters: int
+    trained: int
+    moment: str
+    moments: Mapping[str, Terms]
+
+    @property
+    def terms(self) -> Terms:
+        return self.moments[self.moment]
+
+    @property
+    def peak_bytes(self) -> int:
+        return sum(self.terms.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Static:
+    """What does not grow with the batch."""
+
+    weights: int
+    gradients: int
+    state: int
+    state_temporary: int
+    half_copies: int
+    embedding_gradient: int
+
+
+def analytic(arch: Architecture, loop: TrainingLoop) -> Analytic:
+    counted = parameters.count(arch, loop.head)
+    trained, adapters = trained_parameters(arch, loop, counted)
+    static = _static(arch, loop, counted, trained, adapters)
+    blocks = _blocks(arch, loop)
+    moments = _moments(arch, loop, static, blocks, counted, trained)
+    highest = max(moments, key=lambda moment: sum(moments[moment].values()))
+    return Analytic(counted.total + adapters, trained, highest, moments)
+
+
+def trained_parameters(arch: Architecture, loop: TrainingLoop, counted: Parameters) -> tuple[int, int]:
+    """(parameters with a gradient, parameters of LoRA adapters)."""
+    if loop.lora_rank:
+        layers_ = arch.layers + 2 * arch.decoder_layers
+        adapters = layers_ * loop.lora_rank * (2 * arch.hidden + arch.inner + arch.kv_inner)
+        # peft keeps a classifier's own head trained beside the adapters.
+        return adapters + (counted.head if arch.head(loop.head) == "classifier" else 0), adapters
+    if loop.frozen == "backbone":
+        return counted.head, 0
+    if loop.frozen == "embeddings":
+        return counted.total - counted.embeddings, 0
+    return counted.total, 0
+
+
+def optimizer_bytes(loop: TrainingLoop, trained: int, counted: Parameters) -> tuple[int, int]:
+    """(state, temporaries of one update). Foreach variants work on a list as large as all trained weights."""
+    w = loop.weight_width
+    # A single-tensor update holds two temporaries of the tensor at hand.
+    one_tensor = 2 * w * min(counted.largest, trained)
+    match loop.optimizer:
+        case "adamw" | "adam":
+            return 2 * w * trained, w * trained
+        case "adamw-single":
+            return 2 * w * trained, one_tensor
+        case "adamw-fused":
+            return 2 * w * trained, 0
+        case "sgd-momentum":
+            return w * trained, 0
+        case "adafactor":
+            # torch's own: a row and a column a matrix, and per tensor the update in fp32.
+            return 0, w * trained
+        case "adafactor-hf":
+            return 0, 2 * one_tensor
+        case "adam8bit":
+            return int(ADAM8BIT_STATE * trained), 0
+        case _:
+            return 0, 0
+
+
+def _static(
+    arch: Architecture, loop: TrainingLoop, counted: Parameters, trained: int, adapters: int
+) -> _Static:
+    w = loop.weight_width
+    state, temporary = optimizer_bytes(loop, trained, counted)
+    has_embedding_gradient = trained == counted.total and arch.family != "vit"
+    return _Static(
+        weights=w * (counted.total + adapters),
+        gradients=w * trained,
+        state=state if loop.steps > 1 else 0,
+        state_temporary=temporary + (0 if loop.steps > 1 else state),
+        half_copies=2 * (counted.in_products + adapters) if loop.is_autocast else 0,
+        embedding_gradient=w * arch.vocab * arch.hidden if has_embedding_gradient else 0,
+    )
+
+
+def _blocks(arch: Architecture, loop: TrainingLoop) -> list[tuple[int, Kept]]:
+    """(how many, what each keeps) from first to last."""
+    b, s = loop.batch, loop.seq
+    here = Tokens(b, s, s)
+    match arch.family:
+        case "bert" | "roberta" | "distilbert":
+            return [(arch.layers, layers.post_norm(arch, loop, here))]
+        case "gpt2":
+            return [(arch.layers, layers.pre_norm(arch, loop, here))]
+        case "vit":
+            length = (arch.image // arch.patch) ** 2 + 1
+            return [(arch.layers, layers.pre_norm(arch, loop, Tokens(b, length, length)))]
+        case "llama":
+            return [(arch.layers, layers.llama(arch, loop, here))]
+        case "t5":
+            target = loop.target_seq or s
+            memory = Tokens(b, target, s)
+            decoder = layers.t5_decoder(arch, loop, Tokens(b, target, target), memory)
+            return [(arch.layers, layers.t5_encoder(arch, loop, here)), (arch.decoder_layers, decoder)]
+
+
+def _edges(arch: Architecture, loop: TrainingLoop) -> tuple[int, int]:
+    """(kept by the embeddings, kept between the last layer and the logits)."""
+    e, lo, h, n = loop.weight_width, loop.matmul_width, arch.hidden, loop.batch * loop.seq
+    mask = layers.has(arch.hidden_dropout)
+    cast = lo if loop.is_autocast else 0
+    head = arch.head(loop.head)
+    match arch.family:
+        case "bert" | "roberta" | "distilbert":
+            # The sum that the norm saves, its output as the first layer's residual, the mask of the dropout.
+            first = (2 * e + mask) * n * h
+            # MLM: cast input, dense output, gelu output, norm output.
+            last = (cast + lo + 2 * e + cast) * n * h if head in ("mlm", "pretraining") else 0
+            return first, last
+        case "gpt2":
+            return (e + mask) * n * h, (e + (lo if loop.is_autocast else e)) * n * h
+        case "llama":
+            return e * n * h, layers.rms_norm_kept(loop, 1) * n * h
+        case "vit":
+            patches = (arch.image // arch.patch) ** 2 + 1
+            pixels = loop.batch * arch.channels * arch.image**2
+            return 2 * e * loop.batch * patches * h + (4 + cast) * pixels, e * loop.batch * patches * h
+        case "t5":
+            target = loop.batch * (loop.target_seq or loop.seq)
+            # The position biases of encoder, decoder and cross-attention, with the mask added, are shared by layers.
+            bias = _t5_biases(arch, loop)
+            ends = 2 * (layers.rms_norm_kept(loop, 1) + mask)
+            return (e + mask) * (n + target) * h + bias, ends * target * h // 2 + ends * n * h // 2
+
+
+def _t5_biases(arch: Architecture, loop: TrainingLoop) -> int:
+    if arch.attention(loop.attention) != "eager":
+        return 0
+    target = loop.target_seq or loop.seq
+    e = loop.weight_width
+    cross = loop.matmul_width
+    scores = (loop.seq**2 + target**2) * e + target * loop.seq * max(cross, e)
+    return arch.heads * loop.batch * scores
+
+
+def _loss_work(arch: Architecture, loop: TrainingLoop) -> int:
+    """Logits and what the cross entropy holds beside them when its backward pass begins."""
+    head = arch.head(loop.head)
+    if head == "base" or arch.family == "vit" or head == "classifier":
+        return 0
+    tokens = loop.batch * ((loop.target_seq or loop.seq) if arch.family == "t5" else loop.seq)
+    if arch.family == "llama":
+        # Logits are cast to fp32 before the loss: (half logits), log-probabilities and two gradients.
+        width = 16 if loop.precision == "fp32" else 14
+    elif loop.precision == "fp32":
+        # Logits, log-probabilities, the gradients of both.
+        width = 16
+    elif loop.is_autocast:
+        # Half logits and log-probabilities; nll_loss casts to fp32 and returns an fp32 gradient.
+        width = 12
+    else:
+        width = 8
+    if not loop.keeps_outputs:
+        width -= loop.matmul_width
+    return width * tokens * arch.vocab
+
+
+def _moments(
+    arch: Architecture,
+    loop: TrainingLoop,
+    static: _Static,
+    blocks: list[tuple[int, Kept]],
+    counted: Parameters,
+    trained: int,
+) -> dict[str, dict[str, int]]:
+    first, last = _edges(arch, loop)
+    is_saved = trained == counted.total or loop.lora_rank > 0 or loop.frozen == "embeddings"
+    if not is_saved:
+        # Nothing in front of the head needs a gradient, so nothing of it is saved: one layer's room is enough.
+        kept = 0
+        room = max(block.kept for _, block in blocks)
+    elif loop.checkpointing:
+        kept = sum(many * block.entry for many, block in blocks)
+        room = max(block.kept + block.work for _, block in blocks)
+    else:
+        kept = sum(many * block.kept for many, block in blocks)
+        room = blocks[-1][1].work
+    always = {"weights": static.weights, "optimizer state": static.state}
+    held = {"gradients": static.gradients if loop.keeps_gradients else 0}
+    full = {**always, **held, "half copies of weights": static.half_copies, "activations": kept + first + last}
+    loss = {**full, "loss": _loss_work(arch, loop)}
+    if loop.forward_only:
+        return {"loss": loss}
+    output = 2 * loop.matmul_width if not loop.is_autocast else loop.matmul_width
+    logits = _loss_work(arch, loop) and output // 2 * loop.batch * loop.seq * arch.vocab * loop.keeps_outputs
+    backward = {**full, "loss": logits, "work of one layer": room}
+    end = {
+        **always,
+        "gradients": static.gradients,
+        "activations": blocks[0][1].kept + first,
+        "loss": logits,
+        "work of one layer": blocks[0][1].work + (static.embedding_gradient if loop.keeps_gradients else 0),
+    }
+    optimizer = {
+        **always,
+        "gradients": static.gradients,
+        "temporaries of the optimizer": static.state_temporary,
+    }
+    return {"loss": loss, "backward": backward, "end of backward": end, "optimizer": optimizer}

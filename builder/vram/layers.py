@@ -1,0 +1,162 @@
+"""What one layer of each family keeps for its backward pass, in bytes; pure.
+
+Every term is a tensor that autograd saves. n: tokens, h: hidden size, i: width of the feed-forward part, e: bytes of
+an element in the residual stream, lo: bytes inside matrix products. Under autocast each matrix product casts its own
+input, so an input with three consumers (query, key, value) is kept three times; LayerNorm, softmax and pow run and
+save in fp32; a dropout saves one byte an element. Checked against the traced layer over a grid (tests/stack).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from builder.vram.loop import Architecture, TrainingLoop
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """`kept`: saved by one layer. `entry`: what its checkpoint keeps. `work`: the most its backward pass adds."""
+
+    kept: int
+    entry: int
+    work: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Where a layer runs: `queries` and `keys` differ in the cross-attention of a decoder."""
+
+    batch: int
+    queries: int
+    keys: int
+
+    @property
+    def count(self) -> int:
+        return self.batch * self.queries
+
+    def scores(self, heads: int) -> int:
+        return heads * self.batch * self.queries * self.keys
+
+
+def has(probability: float) -> int:
+    """One byte of mask an element where dropout drops anything; it keeps nothing where it does not."""
+    return 1 if probability > 0 else 0
+
+
+def attention_kept(arch: Architecture, loop: TrainingLoop, at: Tokens) -> int:
+    """Of the scores: the log-sum-exp of a fused kernel, or softmax, dropout mask and dropped-out probabilities."""
+    if arch.attention(loop.attention) == "sdpa":
+        return 4 * arch.heads * at.count
+    lo = loop.matmul_width
+    softmax = 2 if loop.is_pure_half and arch.family not in ("llama", "t5") else 4
+    mask = has(arch.attention_dropout)
+    # Without dropout the softmax itself enters the product, unless it has to be cast.
+    probabilities = lo if mask or softmax != lo else 0
+    return (softmax + mask + probabilities) * at.scores(arch.heads)
+
+
+def attention_work(arch: Architecture, loop: TrainingLoop, at: Tokens) -> int:
+    """The gradients of scores and probabilities that are alive together in the backward pass of eager attention."""
+    if arch.attention(loop.attention) == "sdpa":
+        return 0
+    return 8 * at.scores(arch.heads)
+
+
+def activation_kept(name: str, loop: TrainingLoop) -> int:
+    """Bytes an element of the feed-forward width: input and output of the activation, with all between them."""
+    e, lo = loop.weight_width, loop.matmul_width
+    if name == "gelu_new":
+        # Written out: pow saves its input and tanh its output, both fp32 under autocast; the two factors of the last
+        # product; what enters the next matrix product.
+        return 2 * e + lo + e + lo if loop.is_autocast else 5 * e
+    if name == "relu":
+        return lo
+    return 2 * lo
+
+
+def post_norm(arch: Architecture, loop: TrainingLoop, at: Tokens) -> Kept:
+    """BERT, RoBERTa, DistilBERT: attention, add, norm, feed-forward, add, norm."""
+    e, lo, h, i, n = loop.weight_width, loop.matmul_width, arch.hidden, arch.intermediate, at.count
+    entry = 3 * lo if loop.is_autocast else e
+    norms = 2 * e + (lo if loop.is_autocast else e)
+    masks = (1 if arch.family == "distilbert" else 2) * has(arch.hidden_dropout)
+    kept = (entry + 4 * lo + norms + masks) * n * h + activation_kept(arch.activation, loop) * n * i
+    # Mean and deviation of both norms.
+    kept += 2 * 2 * 4 * n
+    return Kept(kept + attention_kept(arch, loop, at), e * n * h, _work(arch, loop, at))
+
+
+def pre_norm(arch: Architecture, loop: TrainingLoop, at: Tokens) -> Kept:
+    """GPT-2 and ViT: norm, attention, add, norm, feed-forward, add."""
+    e, lo, h, i, n = loop.weight_width, loop.matmul_width, arch.hidden, arch.intermediate, at.count
+    # GPT-2 computes query, key and value in one product, ViT in three that cast their input each.
+    copies = 3 if arch.family == "vit" and loop.is_autocast else 1
+    masks = 2 * has(arch.hidden_dropout)
+    kept = (2 * e + (copies + 1) * lo + 4 * lo + masks) * n * h + activation_kept(arch.activation, loop) * n * i
+    kept += 2 * 2 * 4 * n
+    return Kept(kept + attention_kept(arch, loop, at), e * n * h, _work(arch, loop, at))
+
+
+def rms_norm_kept(loop: TrainingLoop, consumers: int) -> int:
+    """Bytes an element: input and normalised input, written out in Python, and what the consumers' products save."""
+    if loop.is_pure_half:
+        return 4 + 2 + 2
+    return 8 + (consumers * loop.matmul_width if loop.is_autocast else 4)
+
+
+def llama(arch: Architecture, loop: TrainingLoop, at: Tokens) -> Kept:
+    """Decoders with RMSNorm, rotary positions and a gated feed-forward part."""
+    lo, h, i, n = loop.matmul_width, arch.hidden, arch.intermediate, at.count
+    kept = (rms_norm_kept(loop, 3) + rms_norm_kept(loop, 2)) * n * h
+    # Key and value are repeated to all heads before the product.
+    kept += 4 * lo * n * arch.inner
+    kept += 4 * lo * n * i
+    kept += 2 * 4 * n
+    return Kept(kept + attention_kept(arch, loop, at), loop.weight_width * n * h, _work(arch, loop, at))
+
+
+def t5_attention(arch: Architecture, loop: TrainingLoop, at: Tokens, *, is_cross: bool) -> int:
+    """One attention of T5 with its norm; a cross-attention casts the encoder's output for key and value again."""
+    lo, h, n, keys = loop.matmul_width, arch.hidden, at.count, at.batch * at.keys
+    kept = rms_norm_kept(loop, 1 if is_cross else 3) * n * h
+    if is_cross and loop.is_autocast:
+        kept += 2 * lo * keys * h
+    kept += lo * arch.inner * (2 * n + 2 * keys)
+    if loop.use_cache and not loop.checkpointing and arch.attention(loop.attention) == "eager" and at.keys:
+        kept += 0
+    kept += has(arch.hidden_dropout) * n * h + 4 * n
+    return kept + attention_kept(arch, loop, at)
+
+
+def t5_feed_forward(arch: Architecture, loop: TrainingLoop, at: Tokens) -> int:
+    e, lo, h, i, n = loop.weight_width, loop.matmul_width, arch.hidden, arch.intermediate, at.count
+    kept = rms_norm_kept(loop, 2 if arch.is_gated else 1) * n * h
+    mask = has(arch.hidden_dropout)
+    if arch.is_gated:
+        # activation, the other factor, their product's mask and what enters the last product
+        inside = activation_kept(arch.activation, loop) + lo + (e if loop.is_autocast else 0)
+    else:
+        inside = activation_kept(arch.activation, loop)
+    kept += (inside + (mask + lo if mask else 0)) * n * i
+    return kept + mask * n * h + 4 * n
+
+
+def t5_encoder(arch: Architecture, loop: TrainingLoop, at: Tokens) -> Kept:
+    kept = t5_attention(arch, loop, at, is_cross=False) + t5_feed_forward(arch, loop, at)
+    return Kept(kept, loop.weight_width * at.count * arch.hidden, _work(arch, loop, at))
+
+
+def t5_decoder(arch: Architecture, loop: TrainingLoop, at: Tokens, memory: Tokens) -> Kept:
+    kept = t5_attention(arch, loop, at, is_cross=False) + t5_attention(arch, loop, memory, is_cross=True)
+    kept += t5_feed_forward(arch, loop, at)
+    # A decoder that returns its cache keeps key and value of both attentions as they came, beside the saved copies.
+    if loop.use_cache and not loop.checkpointing:
+        kept += 2 * loop.matmul_width * arch.inner * (at.count + memory.batch * memory.keys)
+    return Kept(kept, loop.weight_width * at.count * arch.hidden, max(_work(arch, loop, at), _work(arch, loop, memory)))
+
+
+def _work(arch: Architecture, loop: TrainingLoop, at: Tokens) -> int:
+    """The room in which the backward pass of one layer works: gradients of its widest tensors, two at a time."""
+    wide = 2 * loop.matmul_width * at.count * arch.intermediate
+    narrow = 2 * loop.weight_width * at.count * arch.hidden
+    return max(wide + narrow, attention_work(arch, loop, at) + narrow)

@@ -1,0 +1,189 @@
+"""One training loop, traced: what a person's loop does, in their order."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+import transformers
+
+from builder.vram.events import Trace
+from builder.vram.loop import TrainingLoop
+from builder.vram.models import Model
+from builder.vram.tracing import kernels, modelling, optimizers
+from builder.vram.tracing.emulation import CudaBehaviour
+from builder.vram.tracing.tracker import Tracker
+
+HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+def trace(
+    model: Model,
+    loop: TrainingLoop,
+    *,
+    capability: tuple[int, int] = (8, 0),
+    workspace: int = 0,
+    device: str = "meta",
+    is_native: bool = False,
+    switched_off: frozenset[str] = frozenset(),
+) -> Trace:
+    """The events of `loop`. `is_native` leaves CUDA's behaviour out: on `device="cpu"` the step then really runs."""
+    started = time.perf_counter()
+    found = Trace(torch=str(torch.__version__), transformers=str(transformers.__version__))
+    built = modelling.build(model, loop, device)
+    behaviour = None
+    if not is_native:
+        behaviour = CudaBehaviour(
+            HALF.get(loop.precision),
+            capability=capability,
+            is_padded=loop.mask == "padded",
+            switched_off=switched_off,
+        )
+    tracker = Tracker(
+        found, device, scratch=None if is_native else kernels.scratch, workspace=0 if is_native else workspace
+    )
+    tracker.phase("model")
+    tracker.mark([*built.parameters(), *built.buffers()], "weights")
+    parameters = [parameter for parameter in built.parameters() if parameter.requires_grad]
+    found.parameters = sum(parameter.numel() for parameter in built.parameters())
+    found.trained = sum(parameter.numel() for parameter in parameters)
+    step = _Step(model, loop, built, parameters, tracker, behaviour, device)
+    with _quiet():
+        for number in range(loop.steps):
+            step.run(number + 1)
+    found.seconds = time.perf_counter() - started
+    return found
+
+
+class _Step:
+    def __init__(
+        self,
+        model: Model,
+        loop: TrainingLoop,
+        built: torch.nn.Module,
+        parameters: list[torch.nn.Parameter],
+        tracker: Tracker,
+        behaviour: CudaBehaviour | None,
+        device: str,
+    ) -> None:
+        self.model = model
+        self.loop = loop
+        self.built = built
+        self.parameters = parameters
+        self.tracker = tracker
+        self.behaviour = behaviour
+        self.device = device
+        self.optimizer = optimizers.make(parameters, loop)
+
+    def run(self, number: int) -> None:
+        with self.tracker:
+            for part in range(self.loop.accumulation):
+                suffix = f"{number}.{part + 1}" if self.loop.accumulation > 1 else str(number)
+                self._forward_backward(suffix)
+            if self.loop.forward_only:
+                return
+            self.tracker.phase(f"optimizer {number}")
+            if self.loop.clip:
+                optimizers.clip(self.parameters)
+            with self._answering():
+                self.optimizer.step()
+            self.tracker.mark(self.optimizer.states(), "optimizer state")
+            if self.loop.zero_grad == "none":
+                for parameter in self.parameters:
+                    parameter.grad = None
+
+    def _forward_backward(self, suffix: str) -> None:
+        tracker, loop = self.tracker, self.loop
+        tracker.phase(f"inputs {suffix}")
+        batch = modelling.batch(self.model, self.built, loop, self.device)
+        tracker.mark(batch.values(), "inputs")
+        tracker.phase(f"forward {suffix}")
+        tracker.thread = "forward"
+        before = set(tracker.alive())
+        copies: list[int] = []
+        with self._acting():
+            outputs = self.built(**batch)
+            loss = modelling.loss_of(outputs)
+            if self.behaviour is not None:
+                copies = [
+                    identity
+                    for _, copy in self.behaviour.copies.values()
+                    if (identity := tracker.identity(copy)) is not None
+                ]
+                self.behaviour.leave_autocast()
+        for identity in set(tracker.alive()) - before:
+            tracker.trace.categories.setdefault(identity, "activations")
+        tracker.trace.categories.update(dict.fromkeys(copies, "half copies of weights"))
+        if loop.forward_only:
+            return
+        tracker.phase(f"backward {suffix}")
+        tracker.thread = "backward"
+        if not loop.keeps_outputs:
+            outputs = None
+        # GradScaler multiplies the loss, which costs one element.
+        scaled = loss * 1.0
+        if loop.checkpointing:
+            # The forward pass is run again in the backward pass, by the same Python code.
+            with self._acting():
+                scaled.backward()
+                if self.behaviour is not None:
+                    self.behaviour.leave_autocast()
+        else:
+            scaled.backward()
+        tracker.mark([parameter.grad for parameter in self.parameters], "gradients")
+        del outputs, loss, scaled, batch
+
+    @contextlib.contextmanager
+    def _acting(self) -> Iterator[None]:
+        if self.behaviour is None:
+            yield
+            return
+        with self.behaviour, _autocast_known(self.behaviour):
+            yield
+
+    @contextlib.contextmanager
+    def _answering(self) -> Iterator[None]:
+        """Optimizers ask for the value of a norm; a meta tensor has none."""
+        if self.device != "meta":
+            yield
+            return
+        with CudaBehaviour(None):
+            yield
+
+
+@contextlib.contextmanager
+def _autocast_known(behaviour: CudaBehaviour) -> Iterator[None]:
+    """Model code that leaves autocast for a few lines (rotary positions) names the device, and torch refuses meta."""
+    real = torch.autocast
+
+    @contextlib.contextmanager
+    def block(is_enabled: bool) -> Iterator[None]:
+        was, behaviour.is_active = behaviour.is_active, is_enabled and behaviour.is_active
+        try:
+            yield
+        finally:
+            behaviour.is_active = was
+
+    def autocast(device_type: str, *args: Any, enabled: bool = True, **kwargs: Any) -> Any:
+        if device_type == "meta":
+            return block(enabled)
+        return real(device_type, *args, enabled=enabled, **kwargs)
+
+    with mock.patch.object(torch, "autocast", autocast), mock.patch.object(torch.amp, "autocast", autocast):
+        yield
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """transformers logs advice about each model; none of it is about the memory."""
+    logger = transformers.utils.logging
+    was = logger.get_verbosity()
+    logger.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logger.set_verbosity(was)
