@@ -11,7 +11,7 @@ from packaging.version import InvalidVersion, Version
 
 from builder.environment import Origin, Request, Unparsed
 from builder.inputs import names
-from builder.versions import CudaVariant, InvalidVersionError
+from builder.versions import CudaVariant, InvalidVersionError, PythonVersion
 
 _SPEC = re.compile(
     r"(?:(?P<channel>[^\s\[\]=<>!~]+?)::)?(?P<name>[A-Za-z0-9_][\w.-]*)\s*(?P<rest>[^\[\]]*)(?:\[(?P<keys>.*)\])?"
@@ -92,7 +92,10 @@ def _version(text: str, *, has_build: bool) -> _Asked:
         return _Asked(SpecifierSet())
     if "|" in text:
         # Conda takes the best match of all, which the highest alternative bounds.
-        parts = [_version(part, has_build=has_build) for part in text.split("|")[:50]]
+        # `=3.9|3.10` means `=3.9|=3.10`.
+        first = "=" if text[0] == "=" and text[1:2] != "=" else ""
+        alternatives = [part if part[:1] in "=<>!~" else first + part for part in text.split("|")[:50]]
+        parts = [_version(part, has_build=has_build) for part in alternatives]
         return max(parts, key=lambda part: max((_floor(each.version) for each in part.specifier), default=Version("0")))
     parts_of_and = [part.strip("() ") for part in text.split(",") if part.strip("() ")]
     if len(parts_of_and) > 50:
@@ -132,7 +135,8 @@ def _one(operator: str, value: str, *, has_build: bool) -> _Asked:
         return _Asked(SpecifierSet())
     if operator in {"=", "=="}:
         is_series = (is_prefix or operator == "=") and not (operator == "=" and has_build and not is_prefix)
-        if is_series and (len(version.release) < 3 or is_prefix) and version.local is None:
+        is_open = version.local is None and not version.is_prerelease and (len(version.release) < 3 or is_prefix)
+        if is_series and is_open:
             return _Asked(SpecifierSet(f"=={version.base_version}.*"))
         return _Asked(SpecifierSet(f"=={version}"), version)
     if operator == "~=" and len(version.release) < 2:
@@ -163,12 +167,12 @@ def build_variant(build: str | None) -> CudaVariant | None:
 
 def python_ask(request: Request) -> dict[str, Any]:
     """`version` or `specifier` of a request for `python` itself, as `PythonAsk` takes them."""
-    from builder.versions import PythonVersion  # noqa: PLC0415
-
-    if request.version is not None:
-        parts = request.version.release[:3]
-        return {"version": PythonVersion(tuple(parts))} if len(parts) > 1 else {"specifier": request.specifier}
+    text = None if request.version is None else ".".join(map(str, request.version.release[:3]))
     series = re.fullmatch(r"==(\d+\.\d+)\.\*", str(request.specifier))
-    if series is not None:
-        return {"version": PythonVersion.parse(series[1])}
+    text = series[1] if series is not None else text
+    if text is not None:
+        try:
+            return {"version": PythonVersion.parse(text)}
+        except InvalidVersionError:
+            return {"specifier": request.specifier}
     return {"specifier": request.specifier} if str(request.specifier) else {}

@@ -23,6 +23,7 @@ _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:/", re.IGNORECASE)
 _ARCHIVE = re.compile(r"\.(tar\.(gz|bz2|xz)|tgz|zip|tbz2?|txz)$", re.IGNORECASE)
 _SDIST = re.compile(r"(?P<name>.+?)-v?(?P<version>\d[\w.!+]*)$")
 _VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)\}")
+_CONDA_PIN = "a single `=` is conda's; pip wants `==`"
 MAX_LENGTH = 4000
 
 
@@ -72,6 +73,8 @@ def parse(
     try:
         specifier, version = read_specifier(spec)
     except InvalidSpecifier:
+        if re.match(r"=[^=]", spec) is not None:
+            return left_out(_CONDA_PIN)
         return left_out(f"`{spec[:80]}` is not a version specifier")
     return Request(
         name=canonical(match["name"]),
@@ -99,8 +102,6 @@ def read_specifier(spec: str) -> tuple[SpecifierSet, Version | None]:
 
 
 def _why_not_a_requirement(body: str) -> str:
-    if re.match(r"[A-Za-z0-9._-]+\s*=[^=]", body):
-        return "a single `=` is conda's; pip wants `==`"
     if re.match(r"[A-Za-z0-9._-]+\s+\d", body):
         return "between name and version there is no operator such as `==`"
     if "{{" in body or "{%" in body:

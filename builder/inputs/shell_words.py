@@ -320,12 +320,18 @@ def _edited(value: str, operator: str, rest: str) -> str:
     return next((value[cut:] for cut in cuts if fnmatch.fnmatchcase(value[:cut], rest)), value)
 
 
+# Blanks inside a placeholder do not split words.
+_HIDE = str.maketrans(" \t\n", "\ue002\ue003\ue004")
+_UNHIDE = str.maketrans("\ue002\ue003\ue004", " \t\n")
+
+
 def _unknown(name: str) -> str:
-    return f"\ue000{name}\ue001"
+    return f"\ue000{name.translate(_HIDE)}\ue001"
 
 
 def show(text: str) -> str:
-    return UNKNOWN.sub(lambda match: f"${{{match[1]}}}" if _NAME.fullmatch(match[1]) else match[1], text)
+    shown = UNKNOWN.sub(lambda match: f"${{{match[1]}}}" if _NAME.fullmatch(match[1]) else match[1], text)
+    return shown.translate(_UNHIDE)
 
 
 def is_known(text: str) -> bool:
