@@ -38,5 +38,8 @@ esac
 uv venv --quiet --no-project --python "$(command -v python3)" /opt/venv
 uv pip install --python /opt/venv/bin/python "$@"
 rm -rf /opt/venv/.lock /root/.cache
-# One fixed time, so that the same files make the same layer.
-find /opt/venv -exec touch -h -d '1980-01-01 00:00:00 UTC' {} +
+# What is copied on is a whole tree with one fixed time, /opt included: then the same files make the same layer. A folder
+# that COPY has to create would get the time of the build.
+mkdir -p /layer/opt
+mv /opt/venv /layer/opt/venv
+find /layer -exec touch -h -d '1980-01-01 00:00:00 UTC' {} +
