@@ -52,9 +52,7 @@ def _dependency(
     named: dict[str, Index],
 ) -> None:
     details = {"version": wanted} if isinstance(wanted, str) else table(wanted)
-    origin = Origin(file, document.line_of(f"\n{name}", header) or document.line_of(name, header))
-    if origin.line is not None and document.text.split("\n", origin.line)[origin.line - 1 : origin.line] == [""]:
-        origin = Origin(file, origin.line + 1)
+    origin = Origin(file, document.key_line(name, header))
     version = text(details.get("version")) or "*"
     try:
         specifier, exact = read_range(version)

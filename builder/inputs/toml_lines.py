@@ -48,6 +48,13 @@ class TomlText:
         place = self.text.find(snippet, start)
         return None if place < 0 else self.text.count("\n", 0, place) + 1
 
+    def key_line(self, key: str, after: str) -> int | None:
+        """The line of `key = ...` behind the line that begins with `after`."""
+        header = re.search(rf"(?m)^[ \t]*{re.escape(after)}", self.text)
+        pattern = re.compile(rf"(?m)^[ \t]*[\"']?{re.escape(key)}[\"']?[ \t]*=")
+        found = pattern.search(self.text, header.end() if header is not None else 0)
+        return None if found is None else self.text.count("\n", 0, found.start()) + 1
+
 
 def read(text: str) -> TomlText:
     """NotTomlError for everything that is not TOML."""

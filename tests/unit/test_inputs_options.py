@@ -1,0 +1,108 @@
+"""Options of `check`, as people type them."""
+
+from __future__ import annotations
+
+import pytest
+
+from builder.environment import Origin
+from builder.inputs import Options, load, parse_options
+from builder.inputs.options import gpu, operating_system
+
+HERE = Origin("--gpu")
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "capability", "mig", "count"),
+    [
+        ("RTX 3090", "RTX 3090", "None", None, 1),
+        ("sm_86", "sm_86", "8.6", None, 1),
+        ("8.6", "8.6", "8.6", None, 1),
+        ("2 x RTX 3090", "RTX 3090", "None", None, 2),
+        ("8xH100", "H100", "None", None, 8),
+        ("A100 x4", "A100", "None", None, 4),
+        ("A100 80GB, 2 x MIG 3g.40gb", "A100 80GB", "None", "3g.40gb", 2),
+        ("A100-SXM4-40GB MIG 1g.5gb", "A100-SXM4-40GB", "None", "1g.5gb", 1),
+        ("H100 MIG", "H100", "None", "unknown", 1),
+        ("any Ampere+", "any Ampere+", "None", None, 1),
+        ("GTX 1080 Ti", "GTX 1080 Ti", "None", None, 1),
+        ("x", "x", "None", None, 1),
+    ],
+)
+def test_gpus(text: str, name: str, capability: str, mig: str | None, count: int) -> None:
+    found = gpu(text, HERE)
+    assert (found.name, str(found.capability), found.mig, found.count) == (name, capability, mig, count)
+
+
+@pytest.mark.parametrize(
+    ("text", "family", "distribution"),
+    [
+        ("Ubuntu 22.04", "linux", "ubuntu22.04"),
+        ("ubuntu22.04", "linux", "ubuntu22.04"),
+        ("debian:12", "linux", "debian:12"),
+        ("Debian bookworm", "linux", "debian:bookworm"),
+        ("CentOS 7.9", "linux", "centos7"),
+        ("Rocky Linux 8.9", "linux", "rockylinux8"),
+        ("Amazon Linux 2023", "linux", "amazonlinux2023"),
+        ("Windows 10 build 19042 + WSL2 kernel 5.4.72", "wsl", None),
+        ("Windows 11", "windows", None),
+        ("macOS 14", "macos", None),
+        ("Gentoo", "linux", None),
+    ],
+)
+def test_operating_systems(text: str, family: str, distribution: str | None) -> None:
+    found = operating_system(text, Origin("--os"))
+    assert (found.family, found.distribution, found.text) == (family, distribution, text)
+
+
+def test_everything_said_is_there() -> None:
+    env = parse_options(
+        Options(
+            pins=("torch==2.6.0", "numpy<2"),
+            python="3.11",
+            driver="470.76 (Windows)",
+            glibc="2.17",
+            arch="arm64",
+            date="after 2024-06-16",
+            env=("LD_LIBRARY_PATH=/usr/local/cuda/lib64",),
+            precisions=("BF16",),
+            opset=12,
+        )
+    )
+    assert env.to_json()["packages"]["torch"] == {"version": "2.6.0", "variant": None, "origin": "--pin"}
+    assert env.driver is not None
+    assert env.date is not None
+    assert (str(env.driver.version), env.driver.is_windows) == ("470.76", True)
+    assert (str(env.glibc), env.arch, env.opset, env.precisions[0][0]) == ("2.17", "aarch64", 12, "bf16")
+    assert (env.date.day.isoformat(), env.date.after) == ("2024-06-16", True)
+    assert env.variable("LD_LIBRARY_PATH").value == "/usr/local/cuda/lib64"  # type: ignore[union-attr]
+    assert env.unparsed == ()
+
+
+def test_what_cannot_be_read_is_named_with_its_option() -> None:
+    env = parse_options(
+        Options(
+            pins=("torch=2.0",),
+            python="three",
+            driver="12.4",
+            glibc="x",
+            arch="mips",
+            date="2024-13-40",
+            env=("NOVALUE", "A B=c"),
+        )
+    )
+    assert [str(u.origin) for u in env.unparsed] == [
+        "--pin",
+        "--env",
+        "--env",
+        "--python",
+        "--arch",
+        "--glibc",
+        "--driver",
+        "--date",
+    ]
+
+
+def test_no_input_gives_one_empty_environment() -> None:
+    (loaded,) = load([])
+    assert loaded.environment.in_force() == {}
+    assert not loaded.environment.is_lock
