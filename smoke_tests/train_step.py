@@ -14,6 +14,7 @@ script = Script(
     {
         "device": "auto",  # auto, cpu or cuda; auto takes the GPU when torch can use one
         "precision": "auto",  # auto, fp16, bf16 or fp32; auto: fp16 on a GPU, bf16 on a CPU
+        "threads": 1,  # on a CPU; 0 leaves it to torch. More gain nothing here, and on a busy machine they wait
         "steps": 40,
         "warmup_steps": 5,
         "batch": 16,
@@ -51,6 +52,8 @@ def run(ctx):
     ctx.environment.update(torch=str(torch.__version__), device=choose_device(ctx, torch))
     if ctx.environment["device"] == "cuda":
         ctx.environment["gpu"] = _bert.gpu_in_use(torch)
+    elif ctx.params["threads"]:
+        torch.set_num_threads(ctx.params["threads"])
     _bert.seed_everything(torch, ctx.params["seed"])
     try:
         loop = Loop(ctx, torch)

@@ -414,7 +414,9 @@ def test_a_cuda_provider_that_is_not_there_is_not_claimed(run, python):
     if facts(python)["gpu"]:
         pytest.skip("this machine has a GPU")
     _, checks = run("onnx_round_trip", params={"provider": "CUDAExecutionProvider"})
-    assert codes(checks) == {"cuda_provider": "provider-fell-back"}
+    # onnxruntime-gpu 1.21.1 does not fall back where no driver is loaded: it crashes
+    assert codes(checks) in ({"cuda_provider": "provider-fell-back"}, {"cuda_provider": "crashed"})
+    assert checks["torchscript.provider"]["status"] == "passed"
     assert checks["cuda_provider"]["level"] == "L3"
 
 

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -199,9 +200,74 @@ def later(ctx):
     checks = checks_of(done)
     assert checks["sample.works"]["status"] == "passed"
     assert (checks["sample.hangs"]["status"], checks["sample.hangs"]["code"]) == ("failed", "time-limit")
-    assert "time.sleep" in checks["sample.hangs"]["details"]["stack"]
+    assert "in hangs" in checks["sample.hangs"]["details"]["stack"]
     assert checks["sample.later"]["status"] == "not-checked"
     assert done.returncode == 1
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+@pytest.mark.parametrize(
+    ("death", "code", "blame"),
+    [
+        ("ctypes.string_at(0)", "crashed", "image"),
+        ("os.abort()", "crashed", "image"),
+        ("os._exit(0)", "process-left", "image"),
+        ("os.kill(os.getpid(), 9)", "killed", "host"),
+    ],
+)
+def test_a_process_that_dies_costs_one_check(script, death, code, blame, python):
+    body = f"""
+import ctypes
+@script.check("dies", "L1")
+def dies(ctx):
+    {death}
+@script.check("later", "L1")
+def later(ctx):
+    return Passed("never")
+"""
+    done = script(PASSES + body, python=python)
+    checks = checks_of(done)
+    assert checks["sample.works"]["status"] == "passed"
+    assert (checks["sample.dies"]["status"], checks["sample.dies"]["code"]) == ("failed", code)
+    assert checks["sample.dies"]["blame"] == blame
+    assert checks["sample.later"]["status"] == "not-checked"
+    assert done.returncode == 1
+    if code == "crashed":
+        assert "in dies" in checks["sample.dies"]["details"]["stack"]
+
+
+def test_a_crash_while_the_process_ends_is_told(script):
+    body = "import atexit\n@script.check('ok', 'L1')\ndef ok(ctx):\n    atexit.register(os.abort)\n"
+    body += "    return Passed('ok')\n"
+    checks = checks_of(script(body))
+    assert checks["sample.ok"]["status"] == "passed"
+    assert checks["sample.exit"]["code"] == "crashed-at-exit"
+
+
+def test_a_hang_that_holds_the_interpreter_is_ended_too(script):
+    body = "import ctypes\n@script.check('hangs', 'L1')\ndef hangs(ctx):\n    ctypes.PyDLL(None).sleep(60)\n"
+    check = checks_of(script(body, request={"time_limit_s": 0.5}))["sample.hangs"]
+    assert check["code"] == "time-limit"
+    assert "in hangs" in check["details"]["stack"]
+
+
+def test_no_child_outlives_a_killed_script(tmp_path):
+    path = tmp_path / "sample.py"
+    path.write_text(
+        "import os, time\nfrom _harness import Script\nscript = Script('sample', {})\n"
+        "@script.check('hangs', 'L1')\ndef hangs(ctx):\n"
+        f"    open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n    time.sleep(60)\nscript.main()\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(SMOKE_TESTS), "TMPDIR": str(tmp_path)}
+    with subprocess.Popen([sys.executable, path], env=env, stdout=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 20
+        while not ((tmp_path / "pid").exists() and (tmp_path / "pid").read_text()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.kill()
+    child = Path("/proc") / (tmp_path / "pid").read_text()
+    while child.exists() and "Z" not in (child / "stat").read_text().split() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not child.exists() or "Z" in (child / "stat").read_text().split()
 
 
 def test_numbers_that_json_does_not_have(script):
