@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import date
 
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from builder.catalog import AmbiguousGpuError, Catalog
@@ -34,8 +35,9 @@ def outcome(env: Environment, catalog: Catalog) -> Outcome:
     shelf = Shelf(catalog, arch)
     today = _today(env, catalog)
     python, python_says = _python(env, catalog)
-    assumed = python or _assumed_python(env, shelf, today)
-    run = _Run(env, catalog, shelf, today, arch, assumed)
+    pythons = (python,) if python is not None else _possible_pythons(env, shelf, today)
+    assumed = python or _assumed_python(env, shelf, pythons)
+    run = _Run(env, catalog, shelf, today, arch, assumed, pythons)
     for step in env.steps:
         run.take(step)
     glibc, glibc_says = _glibc(env, catalog)
@@ -87,38 +89,32 @@ def _python(env: Environment, catalog: Catalog) -> tuple[PythonVersion | None, s
     return None, ""
 
 
-def _assumed_python(env: Environment, shelf: Shelf, today: date) -> PythonVersion | None:
-    """The newest Python that everything pinned has wheels for: what a person would most likely have."""
-    asked = env.python
-    base = env.base
+def _possible_pythons(env: Environment, shelf: Shelf, today: date) -> tuple[PythonVersion, ...]:
+    """Those that it could be where none is said for certain, oldest first."""
+    asked, base = env.python, env.base
     if asked is None and base is not None and base.distribution is not None and not _has_conda(env):
         found = shelf.catalog.distribution(base.distribution)
         if found is not None:
-            return found.python
-    fits = [
+            return (found.python,)
+    known = {row.version for row in shelf.catalog.cpython_releases() if row.first_release <= today}
+    return tuple(
         python
         for python in _PYTHONS
-        if asked is None or asked.specifier is None or python.satisfies(asked.specifier)
-    ]
-    known = [row for row in shelf.catalog.cpython_releases() if row.first_release <= today]
-    fits = [python for python in fits if any(row.version == python for row in known)]
+        if python in known and (asked is None or asked.specifier is None or python.satisfies(asked.specifier))
+    )
+
+
+def _assumed_python(env: Environment, shelf: Shelf, pythons: tuple[PythonVersion, ...]) -> PythonVersion | None:
+    """The newest of them that everything pinned has wheels for: what a person would most likely have."""
+    fits = list(pythons)
     for name, state in env.in_force().items():
-        if state.version is None or not shelf.knows(name):
-            continue
-        offer = shelf.offer(name, state.version)
+        offer = None if state.version is None or not shelf.knows(name) else shelf.offer(name, state.version)
         if offer is not None:
-            narrowed = [
+            fits = [
                 python
                 for python in fits
-                if offer.has_wheel(python)
-                and (offer.requires_python is None or python.satisfies(offer.requires_python))
-            ]
-            fits = narrowed or fits
-    if "torch" in env.in_force() and env.in_force()["torch"].version is None:
-        # torch is not pinned: the newest Python it has wheels for today.
-        newest = next((offer for offer in shelf.offers("torch") if offer.released <= today.isoformat()), None)
-        if newest is not None:
-            fits = [python for python in fits if newest.has_wheel(python)] or fits
+                if offer.has_wheel(python) and (offer.requires_python is None or python.satisfies(offer.requires_python))
+            ] or fits
     return fits[-1] if fits else None
 
 
@@ -148,6 +144,7 @@ class _Run:
         today: date,
         arch: Arch,
         python: PythonVersion | None,
+        pythons: tuple[PythonVersion, ...],
     ) -> None:
         self.env = env
         self.catalog = catalog
@@ -155,6 +152,7 @@ class _Run:
         self.today = today
         self.arch = arch
         self.python = python
+        self.pythons = pythons
         self.state: dict[str, Chosen] = {}
         self.replaced: list[Replaced] = []
         self.conflicts: list[Conflicting] = []
@@ -187,7 +185,7 @@ class _Run:
         version = request.version
         bound = SpecifierSet(f"=={version.public}") if version is not None else request.specifier
         says = f"{request.origin} asks for {request.name}{request.asks}"
-        return Want(request.name, bound, says, request.extras, version)
+        return Want(request.name, bound, says, tuple(map(canonicalize_name, request.extras)), version)
 
     def _solved(self, step: InstallStep, wants: list[Want], view: IndexView, asked: set[str]) -> Solution:
         installed = {
@@ -200,7 +198,13 @@ class _Run:
             wants = [want for want in wants if want.version is not None or not step.no_deps]
         keeps = _keeps_for(view)
         found = solve(
-            wants, self.shelf, python=self.python, today=self.today.isoformat(), installed=installed, keeps=keeps
+            wants,
+            self.shelf,
+            python=self.python,
+            pythons=self.pythons,
+            today=self.today.isoformat(),
+            installed=installed,
+            keeps=keeps,
         )
         if not found.is_decided:
             self.undecided.append(step)
@@ -227,6 +231,8 @@ class _Run:
         for name, request in by_name.items():
             offer = solution.chosen.get(name)
             version = request.version or (offer.version if offer is not None else None)
+            if version is not None and offer is not None and version.local is None:
+                version = offer.version  # `1.10` is written 1.10.0
             self._set(step, self._chosen(step, name, version, request, None, offer, view))
         for name, offer in solution.chosen.items():
             if name in by_name or (step.no_deps and name not in asked):

@@ -78,6 +78,7 @@ class _LimitReachedError(Exception):
 class _Search:
     shelf: Shelf
     python: PythonVersion | None
+    pythons: Sequence[PythonVersion]
     today: str
     installed: Mapping[str, Version]
     keeps: Callable[[str, Offer], bool]
@@ -102,17 +103,19 @@ class _Search:
     def _may_take(self, offer: Offer) -> bool:
         if offer.is_yanked or (offer.released and offer.released > self.today) or not self.keeps(offer.name, offer):
             return False
-        return self.python is None or offer.lets_in(self.python)
+        return not self.pythons or any(offer.lets_in(python) for python in self.pythons)
 
     def meets(self, name: str, version: Version) -> bool:
         return all(bound.specifier.contains(version, prereleases=True) for bound in self.bounds.get(name, ()))
 
-    def place(self, pending: Sequence[str]) -> bool:
+    def place(self, pending: Sequence[str]) -> frozenset[str] | None:
+        """None when all are placed, else the packages to blame: what is not among them need not be tried again."""
         if not pending:
-            return True
+            return None
         name = min(pending, key=lambda item: (item not in self.pinned, item not in self.installed, self._rank(item)))
         rest = [other for other in pending if other != name]
         refused: list[Refused] = []
+        blamed = {bound.by.name for bound in self.bounds.get(name, ()) if bound.by is not None}
         for offer in self.candidates(name):
             self.steps += 1
             if self.steps > LIMIT:
@@ -122,18 +125,23 @@ class _Search:
             added, new, clash = self._add(offer)
             if clash is not None:
                 refused.append(clash)
+                blamed.add(clash.other.name)
                 self._undo(added)
                 continue
             self.chosen[name] = offer
             fresh = [item for item in new if item not in self.chosen and item not in rest]
             for item in fresh:
                 self.via.setdefault(item, name)
-            if self.place([*rest, *fresh]):
-                return True
+            found = self.place([*rest, *fresh])
+            if found is None:
+                return None
             del self.chosen[name]
             self._undo(added)
+            if name not in found:
+                return found
+            blamed |= found - {name}
         self.failures.append(Failure(name, tuple(self.bounds.get(name, ())), tuple(refused)))
-        return False
+        return frozenset(blamed)
 
     def _rank(self, name: str) -> tuple[int, str]:
         """torch first: everything hangs on it, and a resolver that tries it last tries everything."""
@@ -170,12 +178,16 @@ def solve(
     shelf: Shelf,
     *,
     python: PythonVersion | None,
+    pythons: Sequence[PythonVersion] = (),
     today: str,
     installed: Mapping[str, Version] | None = None,
     keeps: Callable[[str, Offer], bool] = lambda name, offer: True,  # noqa: ARG005  (the default keeps everything)
 ) -> Solution:
-    """`installed` is left alone where it fits; `keeps` says what the indexes of a step have of a package."""
-    search = _Search(shelf, python, today, installed or {}, keeps)
+    """`python` is what markers are judged by, `pythons` are those that it could be (none given: any).
+
+    `installed` is left alone where it fits; `keeps` says what the indexes of a step have of a package.
+    """
+    search = _Search(shelf, python, pythons, today, installed or {}, keeps)
     names: list[str] = []
     for want in wants:
         if not shelf.knows(want.name):
@@ -192,7 +204,7 @@ def solve(
                 want.name, public, pythons=None, requires=None
             )
     try:
-        is_solved = search.place(names)
+        is_solved = search.place(names) is None
     except _LimitReachedError:
         return Solution(_greedy(search, names), dict(search.via), is_decided=False)
     if is_solved:
