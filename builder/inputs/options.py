@@ -142,7 +142,7 @@ def applied(env: Environment, options: Options) -> Environment:
     if options.indexes and primary is None:
         primary = default_index(origin)
     chosen = pip_options.PipOptions(additive=additive, find_links=pages)
-    from builder.inputs import installs  # noqa: PLC0415 - needed with these options alone
+    from builder.inputs import pip_commands  # noqa: PLC0415 - needed with these options alone
 
     variables = tuple(each for each in env.variables if each.scope == "option")
     steps = []
@@ -153,7 +153,7 @@ def applied(env: Environment, options: Options) -> Environment:
             if primary is not None and is_open:
                 settings = replace(settings, primary=primary)
             settings = chosen.settings(settings)
-            settings = installs.from_variables(options.variables, settings, variables, step.installer)
+            settings = pip_commands.from_variables(options.variables, settings, variables, step.installer)
         steps.append(replace(step, indexes=settings, variables=(*step.variables, *variables)))
     return replace(env, steps=tuple(steps))
 

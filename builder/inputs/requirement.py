@@ -86,6 +86,12 @@ def parse(
     )
 
 
+def name_of(text: str, origin: Origin) -> str | None:
+    """The canonical name in a requirement; None where it has none."""
+    found = parse(text, origin)
+    return None if isinstance(found, Unparsed) else found.name or None
+
+
 def read_specifier(spec: str) -> tuple[SpecifierSet, Version | None]:
     """InvalidSpecifier where it is none. The version is given where exactly one is asked for."""
     specifier = SpecifierSet(spec.rstrip(", \t"))
