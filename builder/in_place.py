@@ -15,7 +15,7 @@ from typing import Literal
 
 from builder import disk, installed, installed_record, lockfile
 from builder.engine import BuildPlan, BuiltImage, EngineInfo, Limits
-from builder.errors import EngineError, PackageIndexError, TorchproofError, UsageError
+from builder.errors import BuildError, EngineError, PackageIndexError, TorchproofError, UsageError
 from builder.in_place_install import (
     install_arguments,
     install_environment,
@@ -56,6 +56,7 @@ class InPlaceEngine:
         self._proves_first = proves_first
         self._places: dict[str, Place] = {}
         self._holds: dict[Place, ExitStack] = {}
+        self._lock_fds: dict[Place, int] = {}
         self._environ = {name: value for name, value in environ.items() if _is_kept(name)}
 
     def info(self) -> EngineInfo:
@@ -104,12 +105,13 @@ class InPlaceEngine:
         disk.refuse_full(plan, context, place.prefix.parent, self._environ, image_id, done=done)
         with sigterm_raises():
             try:
-                self._install(plan, context, fresh, image_id, wanted, note)
+                self._install_sound(plan, context, fresh, image_id, wanted, note)
             except (TorchproofError, OSError) as error:
                 # What was downloaded is worth keeping when only the index went away; nothing else is.
                 if not isinstance(error, PackageIndexError):
                     with hold_interrupts():
                         remove_folder(fresh)
+                self._release(place)
                 raise
         lock = context / "torchproof.lock"
         lock_digest = lockfile.digest(lockfile.read(lock)) if lock.is_file() else None
@@ -133,10 +135,14 @@ class InPlaceEngine:
         if place not in self._holds:
             self._holds[place] = ExitStack()
             try:
-                self._holds[place].enter_context(place.held())
+                self._lock_fds[place] = self._holds[place].enter_context(place.held())
             except TorchproofError:
                 del self._holds[place]
                 raise
+
+    def _release(self, place: Place) -> None:
+        self._lock_fds.pop(place, None)
+        self._holds.pop(place, ExitStack()).close()
 
     def _settled(self, image: BuiltImage, place: Place) -> BuiltImage:
         self._places[image.reference] = place
@@ -153,8 +159,10 @@ class InPlaceEngine:
         try:
             if is_proven and place.current() != folder:
                 place.switch(folder)
+            elif is_proven:
+                place.clean()  # a switch that was cut off before it had cleaned up
         finally:
-            self._holds.pop(place, ExitStack()).close()
+            self._release(place)
         return replace(image, reference=str(place.prefix)) if is_proven else image
 
     def place_of(self, image: BuiltImage) -> Path | None:
@@ -163,6 +171,30 @@ class InPlaceEngine:
         if not store.name.endswith(".torchproof"):
             return None
         return store.parent / store.name.removesuffix(".torchproof").removeprefix(".")
+
+    def _install_sound(
+        self, plan: BuildPlan, context: Path, fresh: Path, image_id: str, wanted: str, note: Callable[[str], None]
+    ) -> None:
+        """Install, and hold every file against its hash. uv's cache and all environments made from it share their
+        files: whoever edits a module in one has edited all of them, and the next installation gets it, too.
+        """
+        self._install(plan, context, fresh, image_id, wanted, note)
+        damaged = installed_record.damaged(fresh)
+        if not damaged:
+            return
+        note(f"{image_id}: changed in uv's cache, so fetched again: {', '.join(damaged)}")
+        env = install_environment(self._environ, plan)
+        self._uv(["cache", "clean", "--quiet", *damaged], context, env, plan, image_id, note)
+        remove_folder(fresh)
+        self._install(plan, context, fresh, image_id, wanted, note)
+        if damaged := installed_record.damaged(fresh):
+            files = [f"{name}: {path}" for name, paths in damaged.items() for path in paths]
+            raise BuildError(
+                "files-damaged",
+                f"`{image_id}` cannot be installed in place",
+                because=(f"{len(files)} files are not what their wheels say they are", f"the first is {files[0]}"),
+                hint="the wheel itself, or the disk, is broken",
+            )
 
     def _install(
         self, plan: BuildPlan, context: Path, fresh: Path, image_id: str, wanted: str, note: Callable[[str], None]
@@ -221,7 +253,14 @@ class InPlaceEngine:
             lines.append(line)
             note(line)
 
-        status = stream([str(find_uv()), *arguments], cwd=cwd, env=env, on_line=take, limit_s=_INSTALL_LIMIT_S)
+        status = stream(
+            [str(find_uv()), *arguments],
+            cwd=cwd,
+            env=env,
+            on_line=take,
+            limit_s=_INSTALL_LIMIT_S,
+            pass_fds=list(self._lock_fds.values()),
+        )
         if status != 0:
             # The redactor has seen the lines that went to the log; these are the same ones again.
             redact = Redactor.of_files(plan.secrets.values())

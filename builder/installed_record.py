@@ -7,7 +7,8 @@ import csv
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -126,14 +127,20 @@ def changes(record: Record, prefix: Path) -> Changes:
     before = record.packages
     changed: dict[str, tuple[str, ...]] = {}
     missing: dict[str, tuple[str, ...]] = {}
-    for name in sorted(set(before) & set(now)):
-        version, site = now[name]
-        if version != before[name]:
-            continue  # all of its files are others then; the version says it
-        states = {path: _state(site / path, expected) for path, expected in sorted(record.files[name].items())}
-        if some := tuple(path for path, state in states.items() if state == "changed"):
+    # A package of another version has other files; its version says it.
+    same = [name for name in sorted(set(before) & set(now)) if now[name][0] == before[name]]
+    expected: dict[Path, set[str]] = {}
+    for name in same:
+        for path, wanted in record.files[name].items():
+            # Two packages may bring the same path; the one that came last is there, and nobody changed it.
+            expected.setdefault(now[name][1] / path, set()).add(wanted)
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:  # hashing runs without the interpreter's lock
+        states = dict(zip(expected, pool.map(_state, expected, expected.values(), chunksize=64), strict=True))
+    for name in same:
+        site = now[name][1]
+        if some := tuple(path for path in sorted(record.files[name]) if states[site / path] == "changed"):
             changed[name] = some
-        if some := tuple(path for path, state in states.items() if state == "missing"):
+        if some := tuple(path for path in sorted(record.files[name]) if states[site / path] == "missing"):
             missing[name] = some
     return Changes(
         added={name: now[name][0] for name in sorted(set(now) - set(before))},
@@ -143,6 +150,13 @@ def changes(record: Record, prefix: Path) -> Changes:
         missing_files=missing,
         strange_files=tuple(_strange(sites)),
     )
+
+
+def damaged(prefix: Path) -> dict[str, tuple[str, ...]]:
+    """Package -> its files that are missing or are not what its RECORD says."""
+    found = changes(take(prefix, image_id=""), prefix)
+    names = sorted({*found.changed_files, *found.missing_files})
+    return {name: (*found.changed_files.get(name, ()), *found.missing_files.get(name, ())) for name in names}
 
 
 def _name_of(info: Path) -> tuple[str, str]:
@@ -158,16 +172,21 @@ def _recorded(info: Path, *, with_unhashed: bool = False) -> Iterator[tuple[str,
             yield row[0], row[1]
 
 
-def _state(path: Path, expected: str) -> str:
-    algorithm, _, wanted = expected.partition("=")
+def _state(path: Path, expected: Collection[str]) -> str:
+    """`same`, `changed` or `missing`; one of the expected hashes is enough."""
+    wanted: dict[str, set[str]] = {}
+    for text in expected:
+        wanted.setdefault(text.partition("=")[0], set()).add(text.partition("=")[2])
     try:
+        totals = {algorithm: hashlib.new(algorithm) for algorithm in wanted}
         with path.open("rb") as stream:
-            total = hashlib.new(algorithm)
             while chunk := stream.read(1 << 20):
-                total.update(chunk)
+                for total in totals.values():
+                    total.update(chunk)
     except (OSError, ValueError):
         return "missing"
-    return "same" if base64.urlsafe_b64encode(total.digest()).rstrip(b"=").decode() == wanted else "changed"
+    found = {name: base64.urlsafe_b64encode(total.digest()).rstrip(b"=").decode() for name, total in totals.items()}
+    return "same" if any(found[name] in texts for name, texts in wanted.items()) else "changed"
 
 
 def _strange(sites: tuple[Path, ...]) -> Iterator[str]:

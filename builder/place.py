@@ -61,8 +61,10 @@ class Place:
         )
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """One run at a time; the system lets go of the lock when a process dies."""
+    def held(self) -> Iterator[int]:
+        """One run at a time. The system lets go of the lock when nobody has it open any more: handed on to children,
+        it also covers an installer that goes on after its parent was killed.
+        """
         self.store.mkdir(parents=True, exist_ok=True)
         with (self.store / "lock").open("a") as stream:
             try:
@@ -73,7 +75,7 @@ class Place:
                     f"another run is working on {self.prefix}",
                     hint="wait for it to end, or name another folder",
                 ) from None
-            yield
+            yield stream.fileno()
 
     def clean(self, *keep: Path) -> None:
         """Remove what earlier runs left beside; the environment in use and `keep` stay."""

@@ -90,8 +90,12 @@ def stream(
     env: Mapping[str, str],
     on_line: Callable[[str], None],
     limit_s: float,
+    pass_fds: Sequence[int] = (),
 ) -> int | None:
-    """Run in an own process group and hand every line on; the exit status, or None when the time limit was hit."""
+    """Run in an own process group and hand every line on; the exit status, or None when the time limit was hit.
+
+    `pass_fds` are kept open in the child: a lock on one of them outlives this process, should it be killed.
+    """
     late = threading.Event()
     process: subprocess.Popen[bytes] | None = None
     clock: threading.Timer | None = None
@@ -106,6 +110,7 @@ def stream(
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
+                    pass_fds=tuple(pass_fds),
                 )
                 clock = threading.Timer(limit_s, _stop_late, (process.pid, late))
                 clock.daemon = True
