@@ -53,7 +53,7 @@ class _Static:
     state: int
     state_temporary: int
     half_copies: int
-    embedding_gradient: int
+    extra_tables: int
 
 
 def analytic(arch: Architecture, loop: TrainingLoop) -> Analytic:
@@ -110,14 +110,18 @@ def _static(
 ) -> _Static:
     w = loop.weight_width
     state, temporary = optimizer_bytes(loop, trained, counted)
-    has_embedding_gradient = trained == counted.total and arch.family != "vit"
+    # At the end of the backward pass the embedding's own gradient comes as a whole table. Where the head shares the
+    # table, its part waits for it, and their sum is a third (under autocast the waiting part is summed in place).
+    is_shared = arch.head(loop.head) in ("mlm", "pretraining", "lm", "seq2seq") and arch.is_tied
+    waiting = ((1 if loop.is_autocast else 2) if is_shared else 0) + (1 if loop.keeps_gradients else 0)
+    tables = waiting if trained == counted.total and arch.family != "vit" else 0
     return _Static(
         weights=w * (counted.total + adapters),
         gradients=w * trained,
         state=state if loop.steps > 1 else 0,
         state_temporary=temporary + (0 if loop.steps > 1 else state),
         half_copies=2 * (counted.in_products + adapters) if loop.is_autocast else 0,
-        embedding_gradient=w * arch.vocab * arch.hidden if has_embedding_gradient else 0,
+        extra_tables=tables * w * arch.vocab * arch.hidden,
     )
 
 
@@ -235,9 +239,10 @@ def _moments(
     end = {
         **always,
         "gradients": static.gradients,
-        "activations": blocks[0][1].kept + first,
+        "activations": first,
         "loss": logits,
-        "work of one layer": blocks[0][1].work + (static.embedding_gradient if loop.keeps_gradients else 0),
+        "work of one layer": blocks[0][1].work,
+        "gradients of embeddings": static.extra_tables,
     }
     optimizer = {
         **always,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.errors import UsageError
-from builder.vram.loop import Architecture, Family
+from builder.vram.loop import Architecture, Family, TrainingLoop
 
 if TYPE_CHECKING:
     from builder.catalog import Catalog
@@ -367,3 +367,19 @@ _READERS = {
     "vit": _vit,
     "llama": _llama,
 }
+
+
+def check_length(model: Model, loop: TrainingLoop) -> None:
+    """UsageError where the sequence is longer than the positions that the model has."""
+    arch = model.architecture
+    if arch is None or not arch.positions:
+        return
+    # RoBERTa counts positions from the padding index on, so two of them are never used.
+    most = arch.positions - (2 if arch.family == "roberta" else 0)
+    if loop.seq > most:
+        raise UsageError(
+            "vram-too-long",
+            f"`{model.name}` cannot take {loop.seq} tokens",
+            because=[f"it has {most} positions"],
+            hint=f"say --seq {most}",
+        )

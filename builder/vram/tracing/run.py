@@ -34,7 +34,8 @@ def trace(
     """The events of `loop`. `is_native` leaves CUDA's behaviour out: on `device="cpu"` the step then really runs."""
     started = time.perf_counter()
     found = Trace(torch=str(torch.__version__), transformers=str(transformers.__version__))
-    built = modelling.build(model, loop, device)
+    with _quiet():
+        built = modelling.build(model, loop, device)
     behaviour = None
     if not is_native:
         behaviour = CudaBehaviour(
