@@ -74,6 +74,8 @@ class IndexView:
         return found[:1] if first else found
 
     def _index_has(self, index: Index, name: str, offer: Offer) -> bool:
+        if index.is_nightly and not self._step.indexes.pre:
+            return False  # it holds development builds alone, which no installer takes unasked
         if index.kind != "torch" or index.variant is None or index.is_nightly:
             return True
         if name != "torch":
@@ -132,6 +134,8 @@ class IndexView:
         labelled: list[CudaVariant] = []
         plain: CudaVariant | None = None
         for index in self._asked("torch"):
+            if index.is_nightly and not self._step.indexes.pre:
+                continue
             if index.kind == "torch" and index.variant is not None:
                 if release is None or index.variant.is_other or release.build(index.variant, self._arch) is not None:
                     labelled.append(index.variant)

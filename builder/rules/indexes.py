@@ -143,19 +143,21 @@ def additive_index_wins(o: Outcome) -> Iterator[Finding]:
     if torch is None or torch.version is None or torch.label is not None or o.is_conda(torch) or torch.variant is None:
         return
     named = [index for index in _indexes(o, torch) if index.kind == "torch" and index.variant is not None]
-    if not named or torch.is_pinned or any(index.variant == torch.variant for index in named):
+    if not named or torch.is_pinned or any(index.variant == torch.variant and not index.is_nightly for index in named[:1]):
         return
-    index = named[0]
+    index = next((each for each in named if each.variant is not None and each.variant.is_cuda), named[0])
+    is_silent_cpu = torch.variant.is_cpu and index.variant is not None and index.variant.is_cuda
+    nightly = "nightly " if index.is_nightly else ""
     yield finding(
         "index-not-used",
-        "warning",
+        "error" if is_silent_cpu else "warning",
         torch.title,
         [
-            f"{index.origin} names the torch index of {index.variant}",
+            f"{index.origin} names the {nightly}torch index of {index.variant}",
             torch.says,
             o.catalog.hazards.row("singles", "pip-merges-indexes").fact,
         ],
-        f"the default index has the newer version, so that {torch.title} comes instead of a {index.variant} build",
+        f"another index has the newer version, so that {torch.title} comes instead of a {index.variant} build",
         tries=[Change("variant", "torch", str(index.variant))],
     )
 
