@@ -16,6 +16,12 @@ from builder.shelf import Offer, Shelf, marker_holds
 from builder.versions import PythonVersion
 
 LIMIT = 1500
+_ASKED_BY_MANY = frozenset(
+    {
+        "huggingface-hub", "llvmlite", "numpy", "packaging", "protobuf", "pyarrow", "safetensors", "sentencepiece",
+        "setuptools", "tokenizers", "triton",
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +123,11 @@ class _Search:
         refused: list[Refused] = []
         blamed = {bound.by.name for bound in self.bounds.get(name, ()) if bound.by is not None}
         for offer in self.candidates(name):
+            if not self.meets(name, offer.version):
+                continue
             self.steps += 1
             if self.steps > LIMIT:
                 raise _LimitReachedError
-            if not self.meets(name, offer.version):
-                continue
             added, new, clash = self._add(offer)
             if clash is not None:
                 refused.append(clash)
@@ -144,8 +150,8 @@ class _Search:
         return frozenset(blamed)
 
     def _rank(self, name: str) -> tuple[int, str]:
-        """torch first: everything hangs on it, and a resolver that tries it last tries everything."""
-        return (0 if name == "torch" else 1 if name in self.bounds else 2, name)
+        """torch first, because everything hangs on it; then who asks before who is asked, so that bounds are known."""
+        return (0 if name == "torch" else 2 if name in _ASKED_BY_MANY else 1, name)
 
     def _add(self, offer: Offer) -> tuple[list[str], list[str], Refused | None]:
         """Puts what the release requires on the books: the names touched, the names to place, what it clashes with."""

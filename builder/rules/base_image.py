@@ -95,15 +95,17 @@ def _nearest_hint(o: Outcome, base: BaseImage) -> str | None:
         images = [
             image
             for image in o.catalog.cuda_image_tags(flavor=base.flavor)
-            if image.version >= toolkit and (base.cudnn is None) == (image.cudnn is None)
+            if image.version >= toolkit
+            and (base.cudnn is None) == (image.cudnn is None)
+            and image.is_end_of_life is not True
         ]
     if not images:
         return None
     os = (base.distribution or "").replace(":", "")
 
-    def rank(image: CudaImage) -> tuple[bool, int, bool]:
+    def rank(image: CudaImage) -> tuple[bool, bool, int]:
         apart = abs(image.version.major - toolkit.major) * 100 + abs(image.version.minor - toolkit.minor)
-        return image.os != os, apart, image.is_end_of_life is not False
+        return image.os != os, image.os.rstrip("0123456789.") != os.rstrip("0123456789."), apart
 
     return f"use nvidia/cuda:{min(images, key=rank).tag}"
 

@@ -121,7 +121,8 @@ def _tries(o: Outcome, torch: Chosen, gpus: list[Gpu]) -> list[Change]:
             continue
         default = release.default_build(o.arch)
         if default is not None and all(default.runs_on(gpu.compute_capability) for gpu in gpus):
-            found.append(Change("pin", "torch", f"=={release.version}"))
+            label = f"+{default.variant}" if torch.label is not None else ""
+            found.append(Change("pin", "torch", f"=={release.version}{label}"))
             if len(found) > 5:
                 break
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import zip_longest
 
 from packaging.version import Version
 
@@ -69,39 +70,59 @@ def _because(o: Outcome, failure: Failure) -> list[str]:
 
 
 def _tries(o: Outcome, failure: Failure) -> list[Change]:
-    """Every package of the conflict to its nearest other versions."""
-    found: list[Change] = []
-    pinned = [name for name in (failure.name, *sorted(_askers(failure))) if (p := o.package(name)) and p.is_pinned]
-    for name in pinned:
+    """Every pinned package of the conflict to other versions, by turns: those made for the torch at hand, the nearest."""
+    rows: list[list[Change]] = []
+    for name in (failure.name, *sorted(_askers(failure))):
         chosen = o.package(name)
-        if chosen is None or chosen.version is None:
+        if chosen is None or chosen.version is None or not chosen.is_pinned:
             continue
-        offers = o.shelf.offers(name)
-        versions = [offer.version for offer in offers if o.assumed_python is None or offer.lets_in(o.assumed_python)]
+        offers = [each for each in o.shelf.offers(name) if o.assumed_python is None or each.lets_in(o.assumed_python)]
+        versions = [each.version for each in offers]
         newer = [version for version in reversed(versions) if version > chosen.version]
         older = [version for version in versions if version < chosen.version]
-        picks = [*_one_a_minor(newer)[:8], *_one_a_minor(older)[:8]]
-        found += [Change("pin", name, f"=={version}") for version in picks]
-    return found
+        made = _made_for_torch(o, name)
+        minors = [*_one_a_minor(newer)[:4], *_one_a_minor(older)[:4]]
+        nearest = [*newer[:1], *older[:1], *minors, *newer[1:3], *older[1:3]]
+        rows.append([Change("pin", name, f"=={version}") for version in dict.fromkeys([*made, *nearest])])
+    return [change for turn in zip_longest(*rows) for change in turn if change is not None]
+
+
+def _made_for_torch(o: Outcome, name: str) -> list[Version]:
+    """Releases of an extension that name exactly the torch that is pinned."""
+    torch = o.torch
+    if name not in _EXTENSIONS or torch is None or torch.version is None or not torch.is_pinned:
+        return []
+    return [
+        offer.version
+        for offer in o.shelf.offers(name)
+        if any(
+            wanted.name == "torch" and "==" in str(wanted.specifier) and wanted.specifier.contains(torch.version)
+            for wanted in offer.requires or ()
+        )
+    ][:2]
 
 
 def _one_a_minor(versions: list[Version]) -> list[Version]:
+    """The last patch of each minor version, in the order given."""
     seen: dict[tuple[int, ...], Version] = {}
     for version in versions:
-        seen.setdefault(version.release[:2], version)
+        minor = version.release[:2]
+        seen[minor] = max(version, seen.get(minor, version))
     return list(seen.values())
 
 
 def pinned_by_neighbour(o: Outcome) -> Iterator[Finding]:
     """`--no-deps`, conda, a lock or separate steps let a pair through that the release itself forbids."""
-    told = {conflict.failure.name for conflict in o.conflicts}
+    told = {frozenset((c.failure.name, *_askers(c.failure))) for c in o.conflicts}
     for chosen in o.packages.values():
         offer = chosen.offer
         if offer is None or offer.requires is None or chosen.name in COMPANIONS or chosen.name == "torch":
             continue
         for wanted in offer.requires:
             other = o.package(wanted.name)
-            if other is None or other.version is None or wanted.marker is not None or wanted.name in told:
+            if other is None or other.version is None or wanted.marker is not None:
+                continue
+            if any({chosen.name, wanted.name} <= names for names in told):
                 continue
             if wanted.specifier.contains(other.version, prereleases=True) or not (other.request or chosen.request):
                 continue

@@ -74,11 +74,14 @@ def _tries(o: Outcome, torch: Chosen, name: str, partner: Chosen, rows: tuple[ob
 
 def one_cuda_variant(o: Outcome) -> Iterator[Finding]:
     """torch and a companion with labels of different CUDA builds."""
-    torch = o.torch
+    torch, release = o.torch, o.torch_release
     if torch is None or torch.variant is None:
         return
     for name in COMPANIONS:
         partner = o.package(name)
+        if partner is not None and partner.version is not None and release is not None:
+            if not is_pair(o, release, name, partner.version):
+                continue  # the pair itself is wrong, which is told already
         if partner is None or partner.variant is None or partner.variant == torch.variant or name == "torchtext":
             continue
         mine, theirs = torch.variant.toolkit, partner.variant.toolkit
