@@ -79,3 +79,18 @@ def project(engine: DockerEngine, debian: str, tmp_path: Path) -> Iterator[Proje
     project = Project(engine, debian, tmp_path)
     yield project
     subprocess.run(["docker", "image", "rm", "--force", project.tag], capture_output=True, check=False)
+
+
+@pytest.fixture
+def project_on(engine: DockerEngine, tmp_path: Path) -> Iterator[Callable[[str], Project]]:
+    """A project whose image stands on another one; removed at the end."""
+    made: list[Project] = []
+
+    def make(base: str) -> Project:
+        project = Project(engine, base, tmp_path)
+        made.append(project)
+        return project
+
+    yield make
+    for project in made:
+        subprocess.run(["docker", "image", "rm", "--force", project.tag], capture_output=True, check=False)

@@ -1,0 +1,379 @@
+"""The whole line for real: images built from the package index, proven, broken on purpose, interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder import lockfile, smoke
+from builder.docker_engine import DockerEngine
+from builder.engine import BuiltImage, Limits
+from builder.lockfile import ImageLock
+from builder.results import CheckResult
+
+pytestmark = pytest.mark.docker
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMITS = Limits(memory_bytes=6 * 2**30)
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What one run of the command left: its report, its folder, its lock, and the image."""
+
+    report: dict[str, Any]
+    out: Path
+    lock: ImageLock
+    image: BuiltImage
+
+    def checks(self, level: str) -> dict[str, str]:
+        (image,) = self.report["images"]
+        return {check["id"]: check["status"] for check in image["checks"] if check["level"] == level}
+
+
+def torchproof(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "builder", *arguments],
+        env={**os.environ, **env},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def verified(engine: DockerEngine, spec: Path, out: Path) -> Verified:
+    done = torchproof("verify", str(spec), "--engine", "docker", "--out", str(out), "--json", "-q")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    report = json.loads(done.stdout)
+    (image,) = report["images"]
+    own = out / spec.stem / "locks" / f"{image['image_id']}.lock"
+    kept = spec.parent / "locks" / own.name
+    lock = lockfile.read(kept if kept.is_file() else own)
+    return Verified(report=report, out=out / spec.stem, lock=lock, image=engine.image(image["reference"]))
+
+
+@pytest.fixture(scope="module")
+def quickstart(engine: DockerEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Verified]:
+    found = verified(engine, ROOT / "images/quickstart.yaml", tmp_path_factory.mktemp("quickstart"))
+    yield found
+    engine.remove(found.image)
+
+
+def proven_levels(found: Verified) -> None:
+    """L0 to L2 hold in every check that concerns the image, and L3 is told as not checked."""
+    (image,) = found.report["images"]
+    assert image["level"] == "L2"
+    for level in ("L0", "L1", "L2"):
+        assert "failed" not in found.checks(level).values()
+        assert "passed" in found.checks(level).values()
+    assert "passed" not in found.checks("L3").values() or found.report["host_gpus"]
+
+
+def test_the_quickstart_is_proven_on_its_digest(engine: DockerEngine, quickstart: Verified) -> None:
+    proven_levels(quickstart)
+    (image,) = quickstart.report["images"]
+    assert image["digest"] == quickstart.image.digest
+    assert image["network_cut"] is True
+    assert image["packages"]["torch"] == "2.13.0+cpu"
+    for name in ("train_step.loss_falls", "onnx_round_trip.dynamo.outputs_agree"):
+        assert quickstart.checks("L2")[name] == "passed"
+
+
+def test_its_files_are_written_and_agree(quickstart: Verified) -> None:
+    on_disk = json.loads((quickstart.out / "report.json").read_text())
+    assert on_disk == quickstart.report
+    assert "proven to L2 CPU run" in (quickstart.out / "summary.txt").read_text()
+    assert "<testsuite " in (quickstart.out / "junit.xml").read_text()
+
+
+def test_its_labels_say_which_lock_made_it(quickstart: Verified) -> None:
+    shown = subprocess.run(
+        ["docker", "image", "inspect", quickstart.image.reference, "--format", "{{json .Config.Labels}}"],
+        capture_output=True,
+        check=True,
+    )
+    labels = json.loads(shown.stdout)
+    assert labels["io.torchproof.lock"] == f"sha256:{lockfile.digest(quickstart.lock)}"
+    assert labels["org.opencontainers.image.version"] == "2.13.0+cpu"
+
+
+LEFTOVERS = "ls -A /var/cache/uv /mnt /run/secrets /root/.cache /opt/torchproof-smoke 2>/dev/null; cat /etc/pip.conf 2>/dev/null"
+
+
+def test_nothing_of_the_build_is_in_its_layers_or_history(quickstart: Verified, tmp_path: Path) -> None:
+    """No certificate of this network, no wheel cache, no index setting, no wheel folder."""
+    history = subprocess.run(
+        ["docker", "history", "--no-trunc", quickstart.image.reference], capture_output=True, text=True, check=True
+    ).stdout
+    assert "UV_DEFAULT_INDEX" not in history
+    listed = subprocess.run(
+        ["docker", "run", "--rm", "--network", "none", quickstart.image.reference, "sh", "-c", LEFTOVERS],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert [line for line in listed.stdout.splitlines() if line and not line.endswith(":")] == []
+
+
+def test_a_second_build_without_cache_gives_the_same_layers(engine: DockerEngine, quickstart: Verified) -> None:
+    """Equal files are equal layers: the groups of wheels, though not the distribution's own packages."""
+
+    def layers(reference: str) -> list[str]:
+        shown = subprocess.run(
+            ["docker", "image", "inspect", reference, "--format", "{{json .RootFS.Layers}}"],
+            capture_output=True,
+            check=True,
+        )
+        found: list[str] = json.loads(shown.stdout)
+        return found
+
+    before = layers(quickstart.image.reference)
+    context = quickstart.out / "context" / quickstart.lock.image_id
+    file = context / "Dockerfile"
+    text = file.read_text()
+    # A comment in the step is a new step for the builder, so that it runs again.
+    tag = f"torchproof-test/again:{uuid.uuid4().hex[:8]}"
+    file.write_text(
+        text.replace(
+            "    sh /mnt/install.sh requirements/30-rest.txt", "    AGAIN=1 sh /mnt/install.sh requirements/30-rest.txt"
+        )
+    )
+    try:
+        assert file.read_text() != text
+        command = ["docker", "buildx", "build", "--quiet", "--tag", tag, "--target", "image"]
+        made = "docker-image://torchproof-base/debian:bookworm"
+        command += ["--build-context", f"debian:bookworm={made}", "--build-context", f"uv={quickstart.out / '.uv'}"]
+        command += ["--build-context", f"wheelhouse={quickstart.out / 'wheelhouse'}"]
+        bundle = os.environ.get("SSL_CERT_FILE")
+        command += ["--secret", f"id=ca,src={bundle}"] if bundle else []
+        subprocess.run([*command, str(context)], check=True, capture_output=True)
+        assert layers(tag) == before
+    finally:
+        file.write_text(text)
+        subprocess.run(["docker", "image", "rm", tag], capture_output=True, check=False)
+
+
+# --- broken on purpose -----------------------------------------------------------------------------------------------
+
+
+def patched(body: str) -> str:
+    """A layer with a module that Python runs at its start: by a .pth file, for Debian has its own sitecustomize."""
+    code = textwrap.dedent(body).replace("\\", "\\\\").replace("'", "'\\''").replace("\n", "\\n")
+    site = "/opt/venv/lib/python3.11/site-packages"
+    return f"RUN printf '{code}' > {site}/fault.py && echo 'import fault' > {site}/fault.pth"
+
+
+# A finder that patches a module right after its import: the scripts know nothing of it.
+AFTER_IMPORT = """
+import importlib.abc, importlib.machinery, sys
+def after(name, patch):
+    class Loader(importlib.abc.Loader):
+        def __init__(self, inner): self.inner = inner
+        def create_module(self, spec): return self.inner.create_module(spec)
+        def exec_module(self, module):
+            self.inner.exec_module(module)
+            patch(module)
+        def __getattr__(self, key): return getattr(self.inner, key)
+    class Finder(importlib.abc.MetaPathFinder):
+        def find_spec(self, fullname, path, target=None):
+            if fullname != name: return None
+            spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+            spec.loader = Loader(spec.loader)
+            return spec
+    sys.meta_path.insert(0, Finder())
+"""
+
+FROZEN = patched(
+    AFTER_IMPORT
+    + """
+def patch(module):
+    module.AdamW.step = lambda self, closure=None: None
+after("torch.optim.adamw", patch)
+"""
+)
+WRONG_OUTPUTS = patched(
+    AFTER_IMPORT
+    + """
+def patch(module):
+    run = module.InferenceSession.run
+    module.InferenceSession.run = lambda self, *a, **k: [value + 0.5 for value in run(self, *a, **k)]
+after("onnxruntime.capi.onnxruntime_inference_collection", patch)
+"""
+)
+SITE = "/opt/venv/lib/python3.11/site-packages"
+SWAPPED = f"RUN sed -i 's/^Version: 2.13.0+cpu/Version: 2.12.0/' {SITE}/torch-2.13.0+cpu.dist-info/METADATA"
+NO_MODEL = f"RUN rm -r {SITE}/transformers/models/bert"
+
+
+@pytest.mark.parametrize(
+    ("script", "layer", "expected"),
+    [
+        ("probe", SWAPPED, {"probe.versions_match": "version-mismatch"}),
+        ("train_step", FROZEN, {"train_step.weights_change": "weights-unchanged"}),
+        ("train_step", NO_MODEL, {"train_step.run": "import-failed"}),
+        ("vram_peak", NO_MODEL, {"vram_peak.loop": "import-failed"}),
+        ("onnx_round_trip", WRONG_OUTPUTS, {"onnx_round_trip.torchscript.outputs_agree": "outputs-differ"}),
+    ],
+    ids=["swapped-torch", "frozen-weights", "no-model", "no-model-for-vram", "wrong-outputs"],
+)
+def test_a_broken_image_fails_with_the_code_of_its_fault(
+    engine: DockerEngine, quickstart: Verified, project_on: Any, script: str, layer: str, expected: dict[str, str]
+) -> None:
+    image = project_on(quickstart.image.reference).build(layer)
+    run = smoke.run(quickstart.lock, image, engine, limits=LIMITS, time_limit_s=120, gpus=False, scripts=[script])
+    failed = {check.id: check.code for check in run.checks if check.status == "failed"}
+    assert expected.items() <= failed.items(), failed
+    assert "errored" not in {check.status for check in run.checks}
+
+
+HANGING = b"import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(600)\n"
+GREEDY = b"held = []\nwhile True: held.append(bytearray(b'x' * (64 << 20)))\n"
+RUBBISH = b"print('Epoch 1/10: loss = nan')\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [(HANGING, "smoke-timeout"), (GREEDY, "smoke-out-of-memory"), (RUBBISH, "smoke-bad-output")],
+    ids=["hangs", "eats-memory", "prints-rubbish"],
+)
+def test_a_script_that_does_not_report_is_errored(
+    engine: DockerEngine, quickstart: Verified, monkeypatch: pytest.MonkeyPatch, content: bytes, code: str
+) -> None:
+    monkeypatch.setattr(smoke, "GRACE_S", 0.0)
+    started = time.monotonic()
+    run = smoke.run(
+        quickstart.lock,
+        quickstart.image,
+        engine,
+        limits=replace(LIMITS, memory_bytes=2**29),
+        time_limit_s=8,
+        gpus=False,
+        scripts=["probe"],
+        files={"probe.py": content},
+    )
+    found: CheckResult
+    (found,) = run.checks
+    assert (found.status, found.code) == ("errored", code)
+    assert time.monotonic() - started < 60
+
+
+def containers() -> set[str]:
+    shown = subprocess.run(
+        ["docker", "ps", "--all", "--quiet", "--filter", "label=io.torchproof.run"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(shown.stdout.split())
+
+
+def interrupted(spec: Path, out: Path, *, at: str) -> tuple[int, str]:
+    """Run `verify` and send SIGINT to it once `at` stands in its progress."""
+    command = [
+        sys.executable,
+        "-u",
+        "-m",
+        "builder",
+        "verify",
+        str(spec),
+        "--engine",
+        "docker",
+        "--out",
+        str(out),
+        "-v",
+    ]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    said: list[str] = []
+    assert process.stderr is not None
+    for text in process.stderr:
+        said.append(text)
+        if at in text:
+            process.send_signal(signal.SIGINT)
+            break
+    rest = process.communicate(timeout=90)[1]
+    return process.returncode, "".join(said) + rest
+
+
+def test_an_interrupt_during_smoke_leaves_no_container(quickstart: Verified, tmp_path: Path) -> None:
+    before = containers()
+    status, said = interrupted(ROOT / "images/quickstart.yaml", tmp_path, at="running train_step")
+    assert status == 130, said[-2000:]
+    assert "Traceback" not in said
+    assert containers() <= before
+    assert not (tmp_path / "quickstart/report.json").exists()
+
+
+def test_an_interrupt_during_the_build_leaves_nothing_and_the_next_run_goes_on(
+    engine: DockerEngine, quickstart: Verified, tmp_path: Path
+) -> None:
+    """Another apt package makes a step that no cache has."""
+    spec = tmp_path / "cut.yaml"
+    spec.write_text((ROOT / "images/quickstart.yaml").read_text() + "apt: [cowsay]\n")
+    status, said = interrupted(spec, tmp_path, at="cowsay")
+    assert status == 130, said[-2000:]
+    assert not (tmp_path / "cut/.secrets").exists()
+    assert not list((tmp_path / "cut").rglob("*.tmp"))
+    lock = next((tmp_path / "cut/locks").glob("*.lock"))
+    kept = lock.read_bytes()
+    done = torchproof("build", str(spec), "--engine", "docker", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "lock of an earlier run is current" in done.stderr
+    assert lock.read_bytes() == kept
+    engine.remove(engine.image(done.stdout.split()[0]))
+
+
+def test_a_wheel_that_is_not_the_locked_one_is_exit_5(tmp_path: Path, quickstart: Verified) -> None:
+    spec = tmp_path / "quickstart.yaml"
+    spec.write_text((ROOT / "images/quickstart.yaml").read_text())
+    lock = quickstart.lock
+    changed = tuple(replace(p, sha256="0" * 64) if p.name == "tqdm" else p for p in lock.packages)
+    lockfile.write(replace(lock, packages=changed), tmp_path / "locks" / f"{lock.image_id}.lock")
+    done = torchproof("build", str(spec), "--engine", "docker", "--out", str(tmp_path / "out"), "-q")
+    assert done.returncode == 5, done.stderr[-2000:]
+    assert "error[hash-mismatch]" in done.stderr
+
+
+def test_an_index_that_does_not_answer_is_exit_6(tmp_path: Path, engine: DockerEngine) -> None:
+    spec = tmp_path / "m.yaml"
+    spec.write_text("axes: {torch: 2.6.0, python: 3.11, base: 'debian:bookworm'}\n")
+    done = torchproof(
+        "verify",
+        str(spec),
+        "--engine",
+        "docker",
+        "--out",
+        str(tmp_path),
+        "-q",
+        UV_DEFAULT_INDEX="http://127.0.0.1:9/x/",
+    )
+    assert done.returncode == 6, done.stdout[-2000:]
+    assert "error[index-unreachable]" in done.stdout
+
+
+# --- the stack of 2022 -----------------------------------------------------------------------------------------------
+
+
+def test_the_2022_stack_is_proven_from_the_real_index(engine: DockerEngine, tmp_path: Path) -> None:
+    found = verified(engine, ROOT / "images/stack-2022.yaml", tmp_path)
+    try:
+        proven_levels(found)
+        (image,) = found.report["images"]
+        assert image["packages"]["torch"] == "1.12.1"
+        assert image["packages"]["protobuf"].startswith("3.20.")
+        assert image["source_built"] == ["pathtools", "promise"]
+        assert found.checks("L1")["probe.arch_list"] == "passed"
+    finally:
+        engine.remove(found.image)
