@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from builder import __version__, cli_check, cli_estimate, cli_line
+from builder import __version__, cli_check, cli_estimate, cli_facts, cli_line
 from builder.cli_options import Facts, open_catalog
 from builder.cli_output import print_data, say_error, say_internal, stderr
 from builder.errors import TorchproofError, UsageError
@@ -27,6 +27,7 @@ facts_app = typer.Typer(help="What torchproof knows about the world, with source
 cli_line.register(app)
 cli_check.register(app)
 cli_estimate.register(app)
+cli_facts.register(facts_app)
 app.add_typer(facts_app, name="facts")
 
 INTERRUPTED = 130

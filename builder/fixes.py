@@ -135,6 +135,8 @@ def _parsed(text: str) -> tuple[Version | None, SpecifierSet]:
 def _repinned(request: Request, version: Version | None, bound: SpecifierSet) -> Request:
     if version is not None and version.local is None and request.local is not None:
         version = Version(f"{version}+{request.local}")  # the build stays what it was
+    if version is None and request.version is None:
+        bound = request.specifier & bound
     return replace(request, version=version, specifier=bound, wheel=None, url=None)
 
 

@@ -60,7 +60,8 @@ class Release:
 
     @property
     def is_yanked(self) -> bool:
-        return bool(self._raw.get("yanked", False))
+        """Withdrawn, or gone from the index altogether: no installer takes it unasked."""
+        return bool(self._raw.get("yanked", False) or self._raw.get("deleted", False))
 
     @property
     def has_sdist(self) -> bool:

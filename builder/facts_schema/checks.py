@@ -32,6 +32,7 @@ class PackageRelease(Row):
     requires_python: Specifier | None = None
     sdist: bool = False
     yanked: bool = False
+    deleted: bool = False
     requires: int | None = None
 
 
