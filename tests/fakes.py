@@ -120,6 +120,7 @@ class FakeEngine:
     """An engine that builds nothing and records what it is asked for. `broken` maps an image id to its error."""
 
     kind: Literal["docker", "in-place"] = "docker"
+    has_gpu: bool = False
     answers: Mapping[str, bytes | ExecResult] = field(default_factory=lambda: dict(GOOD))
     broken: Mapping[str, TorchproofError] = field(default_factory=dict)
     plans: list[BuildPlan] = field(default_factory=list)
@@ -151,7 +152,7 @@ class FakeEngine:
     def session(
         self, image: BuiltImage, smoke_files: Mapping[str, bytes], limits: Limits, *, gpus: bool
     ) -> Iterator[FakeSession]:
-        session = FakeSession(self.answers)
+        session = FakeSession(self.answers, has_gpu=self.has_gpu)
         self.sessions.append(session)
         try:
             yield session

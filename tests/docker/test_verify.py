@@ -110,7 +110,8 @@ def test_its_labels_say_which_lock_made_it(quickstart: Verified) -> None:
     assert labels["org.opencontainers.image.version"] == "2.13.0+cpu"
 
 
-LEFTOVERS = "ls -A /var/cache/uv /mnt /run/secrets /root/.cache /opt/torchproof-smoke 2>/dev/null; cat /etc/pip.conf 2>/dev/null"
+FOLDERS = "/var/cache/uv /mnt /run/secrets /root/.cache /opt/torchproof-smoke"
+LEFTOVERS = f"ls -A {FOLDERS} 2>/dev/null; cat /etc/pip.conf 2>/dev/null"
 
 
 def test_nothing_of_the_build_is_in_its_layers_or_history(quickstart: Verified, tmp_path: Path) -> None:

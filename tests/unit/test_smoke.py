@@ -81,6 +81,13 @@ def test_a_failed_check_comes_with_status_1_and_is_kept_as_it_is() -> None:
     assert (found.status, found.code) == ("failed", "loss-not-falling")
 
 
+def test_on_a_gpu_host_the_training_step_runs_on_the_cpu_too() -> None:
+    engine = FakeEngine(has_gpu=True)
+    report(engine)
+    (session,) = engine.sessions
+    assert [request["params"] for request in session.requests] == [{}, {"device": "cpu"}, {}, {}, {}]
+
+
 def test_one_broken_script_does_not_hide_the_others() -> None:
     engine = FakeEngine(answers={**GOOD, "train_step": replace(ENDED, stdout=b"rubbish")})
     run = report(engine)
