@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
-from packaging.version import Version
-
 from builder.environment import (
     BaseImage,
     Command,
@@ -28,6 +26,7 @@ from builder.environment import (
     Variable,
 )
 from builder.inputs import base_image, docker_lexer, installs, pip_options
+from builder.inputs.conditions import settled
 from builder.inputs.docker_lexer import Instruction
 from builder.inputs.docker_lexer import Source as Text
 from builder.inputs.draft import Draft, default_index
@@ -97,7 +96,7 @@ class _Dockerfile:
             why = "there is no FROM, so nothing is known about the image"
             self._unparsed.append(Unparsed(Origin(self._file, 1), text.strip()[:80] or "(empty)", why))
             return Environment(sources=(source,), unparsed=tuple(self._unparsed))
-        found = self._flatten(self._stages[-1], set())
+        found = settled(self._flatten(self._stages[-1], set()))
         pythons = sorted(
             found.pythons, key=lambda ask: _PYTHON_ORDER.index(ask.means) if ask.means in _PYTHON_ORDER else 4
         )
@@ -375,8 +374,7 @@ def _base_packages(base: BaseImage, draft: Draft) -> None:
     """What the base's reference promises: its torch as an install step before all others, its Python."""
     if base.python is not None:
         draft.pythons.append(PythonAsk(origin=base.origin, means="base image", version=base.python))
-    found: list[tuple[str, Version]] = [] if base.torch is None else [("torch", base.torch)]
-    if not found:
+    if base.torch is None:
         return
     settings = IndexSettings(primary=default_index(base.origin))
     number = draft.open_step("base-image", base.origin, f"FROM {base.reference}", settings)
@@ -385,16 +383,15 @@ def _base_packages(base: BaseImage, draft: Draft) -> None:
         variant = CudaVariant.parse(base.toolkit.series.variant)
     elif base.tag is not None and re.search(r"(^|-)cpu(-|$)", base.tag):
         variant = CudaVariant("cpu")
-    for name, version in found:
-        draft.add(
-            Request(
-                name=name,
-                asked_as=name,
-                origin=base.origin,
-                installer="base-image",
-                step=number,
-                text=base.reference,
-                version=version,
-                build_variant=variant,
-            )
+    draft.add(
+        Request(
+            name="torch",
+            asked_as="torch",
+            origin=base.origin,
+            installer="base-image",
+            step=number,
+            text=base.reference,
+            version=base.torch,
+            build_variant=variant,
         )
+    )

@@ -212,6 +212,18 @@ def test_what_does_not_install(command: str) -> None:
 def test_a_branch_that_hangs_on_something_unknown_is_marked() -> None:
     found = run("RUN if [ -f /x ]; then pip install torch==2.1.0; else pip install torch==2.0.0; fi; pip install numpy")
     assert [step.is_conditional for step in found.steps] == [True, True, False]
+    state = found.in_force()["torch"]
+    assert (str(state.version), state.replaced) == ("2.1.0", ())
+    assert [u.text for u in found.unparsed] == ["torch==2.0.0"]
+
+
+def test_a_fall_back_does_not_replace_what_it_stands_in_for() -> None:
+    found = run(
+        "RUN pip install torch==2.1.0+cu118 || pip install torch==2.1.0\nRUN false-or-not || pip uninstall -y torch"
+    )
+    state = found.in_force()["torch"]
+    assert (str(state.version), state.replaced) == ("2.1.0+cu118", ())
+    assert "hangs on a condition" in found.unparsed[0].why
 
 
 def test_each_word_has_the_line_it_stands_on() -> None:
