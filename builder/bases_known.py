@@ -64,3 +64,9 @@ def choose(
         reference = f"debian:{row.codename}" if row.name == "debian" else f"docker.io/library/{row.image}"
         return describe(reference, catalog)
     return None
+
+
+def newest_debian(catalog: Catalog) -> Base | None:
+    """For a Python that comes from elsewhere, so that the base needs none of its own."""
+    rows = [row for row in catalog.distributions() if row.name == "debian"]
+    return describe(f"debian:{rows[-1].codename}", catalog) if rows else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -23,7 +23,10 @@ from builder.versions import CudaVariant, DriverVersion, GlibcVersion, PythonVer
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Candidate:
-    """One way to fill a cell. None where the cell leaves a part out, or where nothing was found to put there."""
+    """One way to fill a cell. None where the cell leaves a part out, or where nothing was found to put there.
+
+    `machine` holds the Pythons of this machine for an environment in place; None: an image on the base is meant.
+    """
 
     cell: ImageSpec
     catalog: Catalog
@@ -35,6 +38,7 @@ class Candidate:
     companions: Mapping[CompanionName, Companion | None] = field(default_factory=dict)
     onnxruntime_gpu: OnnxRuntimeGpu | None = None
     transformers: TransformersRelease | None = None
+    machine: frozenset[str] | None = None
 
     @property
     def build(self) -> TorchBuild | None:
@@ -49,6 +53,7 @@ class Candidate:
         return f"{self.cell.origin(subject)} asks for {value}"
 
 
+Provider = Literal["apt", "conda", "uv"]
 Rule = Callable[[Candidate], "Conflict | None"]
 
 
@@ -143,8 +148,25 @@ def driver_is_new_enough(c: Candidate) -> Conflict | None:
     )
 
 
+def provider_of(c: Candidate) -> Provider:
+    """The first in the spec's order that can have this Python: the base, or in place this machine, when it has it;
+    conda and uv have every Python that torch has wheels for, unless they cannot be reached, which nobody knows here.
+    """
+    for name in c.cell.provider:
+        if name == "conda":
+            return "conda"
+        if name == "uv":
+            return "uv"
+        if c.machine is not None:
+            if not c.machine or str(c.python.series) in c.machine:
+                return "apt"
+        elif c.base.python is None or PythonVersion.parse(c.base.python) == c.python.series:
+            return "apt"
+    return "apt"
+
+
 def base_has_python(c: Candidate) -> Conflict | None:
-    if c.base.python is None or PythonVersion.parse(c.base.python) == c.python.series:
+    if c.base.python is None or PythonVersion.parse(c.base.python) == c.python.series or provider_of(c) != "apt":
         return None
     return Conflict(
         code="base-python",
@@ -377,6 +399,21 @@ def _is_version(text: str) -> bool:
     return text[:1].isdigit()
 
 
+def pytorch_channel_has_torch(c: Candidate) -> Conflict | None:
+    if "pytorch" not in c.cell.conda_channels or c.release.has_official_conda_package:
+        return None
+    last = next((row for row in c.catalog.torch_releases() if row.has_official_conda_package), None)
+    return Conflict(
+        code="pytorch-channel-ended",
+        premises=(
+            f"{c.cell.origin('conda')} asks for the channel `pytorch`",
+            c.asked("torch", f"torch {c.release.version}"),
+            f"the pytorch channel ended with {last.version if last else 'an older release'}",
+        ),
+        conclusion="that channel has no such torch; conda-forge has builds of its own, and the wheels are on the index",
+    )
+
+
 # In the order in which a person would want to hear of them.
 RULES: tuple[Rule, ...] = (
     python_has_wheel,
@@ -384,6 +421,7 @@ RULES: tuple[Rule, ...] = (
     gpus_are_covered,
     driver_is_new_enough,
     base_has_python,
+    pytorch_channel_has_torch,
     base_has_glibc,
     companions_pair,
     numpy_fits,

@@ -36,9 +36,9 @@ class BuildPlan:
     """A folder that render wrote, and what the build may use but must never keep.
 
     `bake_file` is relative to `folder`. `contexts` are named build contexts (name -> folder or image reference),
-    `secrets` are BuildKit secrets (id -> file on this machine). The last four only serve in-place builds: the
-    interpreter (a path or `X.Y`), where the environment goes, the CUDA variant of the torch index, and how many bytes
-    the installed files will take, where that is known.
+    `secrets` are BuildKit secrets (id -> file on this machine). The last five only serve in-place builds: the
+    interpreter (a path or `X.Y`), where the environment goes, the CUDA variant of the torch index, where Python comes
+    from, and how many bytes the installed files will take, where that is known.
     """
 
     folder: Path
@@ -50,6 +50,7 @@ class BuildPlan:
     python: str | None = None
     venv: Path | None = None
     variant: str | None = None
+    provider: Literal["apt", "conda", "uv"] = "apt"
     installed_bytes: int | None = None
 
 

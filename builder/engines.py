@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from builder.errors import EngineError
 from builder.lockfile import ImageLock
 from builder.resolution import Resolution
 from builder.resolve import Host
+from builder.uv_tool import find_uv
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +73,18 @@ def this_host(python: str | None = None) -> Host:
     version = python or f"{sys.version_info.major}.{sys.version_info.minor}"
     name = os.confstr("CS_GNU_LIBC_VERSION") if "CS_GNU_LIBC_VERSION" in os.confstr_names else None
     glibc = (name or "").removeprefix("glibc ").strip() or platform.libc_ver()[1] or "0.0"
-    return Host(pythons=(version,), glibc=".".join(glibc.split(".")[:2]))
+    return Host(pythons=(version,), glibc=".".join(glibc.split(".")[:2]), found=pythons_here())
+
+
+def pythons_here() -> frozenset[str]:
+    """The Pythons that uv finds on this machine, such as `3.11`; none of them is downloaded."""
+    asked = [str(find_uv()), "python", "list", "--only-installed", "--no-python-downloads", "--output-format", "json"]
+    try:
+        done = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=60)
+        rows = json.loads(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return frozenset()
+    return frozenset(f"{row['version_parts']['major']}.{row['version_parts']['minor']}" for row in rows)
 
 
 class DockerBases:

@@ -204,9 +204,12 @@ class InPlaceEngine:
         if done is None:
             remove_folder(fresh)
             fresh.parent.mkdir(parents=True, exist_ok=True)
-            # Relocatable: scripts find their Python beside them, so they work by way of the link, too.
-            make = ["venv", "--quiet", "--no-project", "--relocatable", *python_arguments(plan), str(fresh)]
-            self._uv(make, context, env, plan, image_id, note)
+            if plan.provider == "conda":
+                self._make_conda(context, fresh, image_id, env, note)
+            else:
+                # Relocatable: scripts find their Python beside them, so they work by way of the link, too.
+                make = ["venv", "--quiet", "--no-project", "--relocatable", *python_arguments(plan), str(fresh)]
+                self._uv(make, context, env, plan, image_id, note)
             done = ()
             mark(fresh, wanted=wanted, done=[], digest=installed.digest(fresh))
         elif done:
@@ -237,6 +240,15 @@ class InPlaceEngine:
             seconds=time.monotonic() - started,
             log_file=log_file,
         )
+
+    def _make_conda(
+        self, context: Path, fresh: Path, image_id: str, env: Mapping[str, str], note: Callable[[str], None]
+    ) -> None:
+        from builder import conda_tool  # noqa: PLC0415 - an extra
+
+        lock = lockfile.read(context / "torchproof.lock")
+        note(f"{image_id}: {len(lock.conda or ())} conda packages")
+        conda_tool.create(lock, fresh, env)
 
     def _uv(
         self,

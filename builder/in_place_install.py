@@ -18,6 +18,8 @@ _TAIL_LINES = 20
 def install_environment(environ: Mapping[str, str], plan: BuildPlan) -> dict[str, str]:
     """What uv is started with: nothing of the user's that could change what is installed, and the plan's secrets."""
     env = {**environ, "NO_COLOR": "1", "UV_NO_PROGRESS": "1", "UV_NO_CONFIG": "1"}
+    if plan.provider == "uv":
+        env["UV_PYTHON_DOWNLOADS"] = "automatic"
     env.setdefault("UV_PYTHON_DOWNLOADS", "never")
     if "index" in plan.secrets:
         env |= read_exports(plan.secrets["index"].read_text(encoding="utf-8"))
@@ -27,7 +29,8 @@ def install_environment(environ: Mapping[str, str], plan: BuildPlan) -> dict[str
 
 
 def python_arguments(plan: BuildPlan) -> list[str]:
-    return ["--python", plan.python or "python3"]
+    managed = ["--managed-python"] if plan.provider == "uv" else []
+    return [*managed, "--python", plan.python or "python3"]
 
 
 def install_arguments(file: Path, plan: BuildPlan, env: Mapping[str, str]) -> list[str]:
@@ -71,7 +74,10 @@ def read_exports(text: str) -> dict[str, str]:
 
 def wanted_digest(context: Path, plan: BuildPlan) -> str:
     """Digest of everything that decides what gets installed."""
-    total = hashlib.sha256(f"{plan.python}\0{plan.variant}\0".encode())
+    total = hashlib.sha256(f"{plan.python}\0{plan.variant}\0{plan.provider}\0".encode())
+    explicit = context / "conda-explicit.txt"
+    if explicit.is_file():
+        total.update(explicit.read_bytes())
     for file in sorted((context / "requirements").glob("*.txt")):
         total.update(f"{file.name}\0{hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
     return total.hexdigest()
@@ -84,6 +90,15 @@ def install_error(status: int | None, text: str, step: str, plan: BuildPlan, ima
     if status is None:
         return BuildError("build-timeout", what, because=("uv did not end in time",), detail=detail, hint=where)
     fault = fault_of(text)
+    if step == "venv" and plan.provider == "uv" and fault is not Fault.DISK_FULL:
+        return PackageIndexError(
+            "python-unreachable",
+            what,
+            because=(f"its Python {plan.python} is to be one of those that uv manages", "uv cannot get it here"),
+            hint="name a mirror in UV_PYTHON_INSTALL_MIRROR, or take Python from elsewhere: `provider: apt` (this "
+            "machine's own) or `provider: conda`",
+            detail=detail,
+        )
     if fault is Fault.DISK_FULL:
         return BuildError("disk-full", what, because=("the disk is full",), detail=detail, hint=where)
     if fault is Fault.HASHES:
@@ -97,7 +112,8 @@ def install_error(status: int | None, text: str, step: str, plan: BuildPlan, ima
             "python-missing",
             what,
             because=(f"this machine has no usable Python {plan.python}", "an environment in place needs one"),
-            hint=f"install Python {plan.python}, or build with a Docker engine, whose images bring their own",
+            hint=f"install Python {plan.python}, let it come from elsewhere (`provider: conda`, `provider: uv`), or "
+            "build with a Docker engine, whose images bring their own",
             detail=detail,
         )
     because = (f"`uv {step}` ended with status {status}",)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import json
 import os
 import re
 from collections.abc import Iterable
@@ -47,7 +48,7 @@ def site_packages(prefix: Path) -> Path | None:
 def digest(prefix: Path) -> str:
     """Over every distribution's name, version and recorded file hashes; the same for the same wheels anywhere."""
     total = hashlib.sha256()
-    for name, (version, record) in sorted(records(prefix).items()):
+    for name, (version, record) in sorted({**records(prefix), **conda_records(prefix)}.items()):
         total.update(f"{name} {version} {record}\n".encode())
     return f"sha256:{total.hexdigest()}"
 
@@ -60,6 +61,15 @@ def records(prefix: Path) -> dict[str, tuple[str, str]]:
             name, version, record = _distribution(info)
             # The first folder is the one that Python imports from.
             found.setdefault(name, (version, record))
+    return found
+
+
+def conda_records(prefix: Path) -> dict[str, tuple[str, str]]:
+    """`conda:name` -> version with build, and the sha256 of the archive that it came from."""
+    found: dict[str, tuple[str, str]] = {}
+    for path in (prefix / "conda-meta").glob("*.json"):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        found[f"conda:{record['name']}"] = (f"{record['version']}-{record['build']}", str(record.get("sha256") or ""))
     return found
 
 

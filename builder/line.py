@@ -122,6 +122,13 @@ def locked(
 def made(resolution: Resolution, sources: Sources, bases: BaseProvider | None, progress: Progress) -> ImageLock:
     """A new lock. The base is asked for last: of two things out of reach, the wheels are the more telling."""
     lock = locking.lock(resolution, sources, on_line=progress.line)
+    if resolution.provider != "apt":
+        lock = replace(lock, provider=resolution.provider)
+    if resolution.provider == "conda":
+        from builder import conda_tool  # noqa: PLC0415 - an extra
+
+        progress.line(f"solving the conda part for Python {resolution.python}, glibc {resolution.glibc}")
+        lock = replace(lock, conda=conda_tool.solve(conda_tool.wanted_by(resolution), sources.environment))
     return replace(lock, base_digest=bases.digest(resolution)) if bases is not None else lock
 
 
@@ -218,6 +225,7 @@ def built(
                 # Only in place, where each image is built alone.
                 python=some[0].resolution.python,
                 variant=some[0].resolution.variant,
+                provider=some[0].resolution.provider,
                 installed_bytes=_installed_bytes(some),
             )
             return engine.build(build_plan, progress.line)

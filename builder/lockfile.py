@@ -65,8 +65,26 @@ class LockedPackage:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LockedConda:
+    """One archive of the conda part. `channel` is what the spec says: a name, or a URL; `noarch`: python or generic."""
+
+    name: str
+    version: str
+    build: str
+    build_number: int
+    subdir: str
+    noarch: str | None
+    channel: str
+    filename: str
+    sha256: str
+    size: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ImageLock:
     """Everything that decides the bytes of an image.
+
+    `provider` is where Python and system libraries come from; None: apt, which is the base or, in place, the machine.
 
     `exclude_newer_applied` is False when a date was asked for but the index tells no upload times.
     `build_packages` are what builds the source archives among `packages`; they never enter the image.
@@ -94,6 +112,8 @@ class ImageLock:
     gpus: tuple[TargetGpu, ...]
     packages: tuple[LockedPackage, ...]
     build_packages: tuple[LockedPackage, ...] = ()
+    provider: Literal["conda", "uv"] | None = None
+    conda: tuple[LockedConda, ...] | None = None
 
     def package(self, name: str) -> LockedPackage | None:
         wanted = canonicalize_name(name)
@@ -161,7 +181,7 @@ def _body(lock: ImageLock) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _inline(value: Base | TargetGpu | LockedPackage) -> str:
+def _inline(value: Base | TargetGpu | LockedPackage | LockedConda) -> str:
     pairs = ((item.name, getattr(value, item.name)) for item in fields(value))
     return "{ " + ", ".join(f"{key} = {_scalar(entry)}" for key, entry in pairs if entry is not None) + " }"
 
@@ -371,6 +391,24 @@ def _sorted_packages(value: Any) -> tuple[LockedPackage, ...]:
     return packages
 
 
+_conda_package = _table(
+    LockedConda,
+    {
+        "name": _pattern(r"[a-z0-9_.-]+", "the name of a conda package"),
+        "version": _text,
+        "build": _text,
+        "build_number": _integer,
+        "subdir": _pattern(r"[a-z0-9-]+", "a platform of conda"),
+        "noarch": _one_of("python", "generic"),
+        "channel": _text,
+        "filename": _pattern(r"[^/\\\x00-\x1f]+\.(conda|tar\.bz2)", "the file name of a conda package"),
+        "sha256": _pattern(r"[0-9a-f]{64}", "a sha256"),
+        "size": _integer,
+    },
+    optional=["noarch", "size"],
+)
+
+
 _lock = _table(
     ImageLock,
     {
@@ -400,6 +438,8 @@ _lock = _table(
         "gpus": _each(_table(TargetGpu, {"name": _text, "compute_capability": _NUMBERS})),
         "packages": _sorted_packages,
         "build_packages": _sorted_packages,
+        "provider": _one_of("conda", "uv"),
+        "conda": _each(_conda_package),
     },
-    optional=["driver_floor", "exclude_newer", "base_digest"],
+    optional=["driver_floor", "exclude_newer", "base_digest", "provider", "conda"],
 )

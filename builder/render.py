@@ -12,7 +12,7 @@ from pathlib import Path
 
 import jinja2
 
-from builder import __version__, lockfile
+from builder import __version__, lockfile, render_conda
 from builder.errors import TorchproofError, UsageError
 from builder.lockfile import ImageLock, LockedPackage
 from builder.resources import TEMPLATES
@@ -128,18 +128,38 @@ def render(lock: ImageLock, *, link: bool = True) -> BuildContext:
         files["requirements/build-constraints.txt"] = _template("requirements.txt.j2").render(
             image_id=lock.image_id, title="build requirements", options=[], packages=lock.build_packages
         )
-    files["environment.yml"] = _template("conda/environment.yml.j2").render(
-        image_id=lock.image_id,
-        lock_digest=digest,
-        python=lock.python,
-        torch=f"torch {lock.torch}",
-        variant=lock.variant,
-        torch_index=any(group.index == "torch" for group in layers),
-        source_names=[package.name for package in lock.packages if package.kind == "sdist"],
-        packages=lock.packages,
-    )
+    files |= conda_files(lock)
     files["torchproof.lock"] = lockfile.dumps(lock)
     return BuildContext(image_id=lock.image_id, files={name: text.encode() for name, text in sorted(files.items())})
+
+
+def conda_files(lock: ImageLock) -> dict[str, str]:
+    """`environment.yml` with every wheel pinned; the explicit lock of the conda part; and, for a CUDA build, the
+    same set from conda-forge alone.
+    """
+    layers = groups(lock)
+    common = {
+        "image_id": lock.image_id,
+        "lock_digest": lockfile.digest(lock),
+        "python": lock.python,
+        "torch": f"torch {lock.torch}",
+        "variant": lock.variant,
+        **render_conda.values(lock),
+    }
+    files = {
+        "environment.yml": _template("conda/environment.yml.j2").render(
+            torch_index=any(group.index == "torch" for group in layers),
+            source_names=[package.name for package in lock.packages if package.kind == "sdist"],
+            packages=lock.packages,
+            **common,
+        )
+    }
+    if common["cuda"] is not None:
+        files[render_conda.PURE] = _template("conda/pytorch-gpu.yml.j2").render(**common)
+    explicit = render_conda.explicit(lock)
+    if explicit is not None:
+        files[render_conda.EXPLICIT] = explicit
+    return files
 
 
 def base_reference(lock: ImageLock) -> str:

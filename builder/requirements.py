@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from builder.cell_rules import Candidate, numpy_bounds
+from builder.cell_rules import Candidate, numpy_bounds, provider_of
 from builder.resolution import Choice, Requirement
 from builder.spec import AUTO
 
@@ -85,6 +85,9 @@ def choices_of(c: Candidate, exclude_newer: str | None) -> tuple[Choice, ...]:
         Choice(subject="python", asked=cell.python, value=str(c.python), because=_python_facts(c)),
         Choice(subject="base", asked=cell.base, value=c.base.reference, because=_base_facts(c)),
     ]
+    if cell.provider != ("apt",):
+        why = f"the spec's order is {', '.join(cell.provider)}"
+        found.append(Choice(subject="provider", asked=", ".join(cell.provider), value=provider_of(c), because=(why,)))
     for name, companion in c.companions.items():
         if companion is not None:
             asked = dict(cell.packages)[name]

@@ -65,6 +65,7 @@ class Resolution:
     """The image that the spec's cell becomes. `python` is `3.11`; `glibc` the lowest the wheels may ask for.
 
     `exclude_newer` is a date (YYYY-MM-DD): transitive packages uploaded later are not considered; None: no limit.
+    `provider` is where Python comes from: apt (the base or, in place, this machine), conda or uv's managed Pythons.
     `variant` is `cpu` or `cuNNN`; `variant_is_default` says that the package index itself has that build.
     """
 
@@ -93,3 +94,6 @@ class Resolution:
     indexes: tuple[NamedIndex, ...] = ()
     wheelhouses: tuple[str, ...] = field(default=())
     facts_generated: str = ""
+    provider: Literal["apt", "conda", "uv"] = "apt"
+    conda_channels: tuple[str, ...] = ()
+    conda_packages: tuple[str, ...] = ()

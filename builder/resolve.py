@@ -37,10 +37,14 @@ _SETTLING = timedelta(days=45)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Host:
-    """The machine of an in-place build: its Pythons in order of preference, and its C library."""
+    """The machine of an in-place build: its Pythons in order of preference, and its C library.
+
+    `found` are all Pythons that it has, also those that nothing is chosen for; empty: not looked for.
+    """
 
     pythons: tuple[str, ...]
     glibc: str
+    found: frozenset[str] = frozenset()
 
 
 def resolve_all(cells: Sequence[ImageSpec], catalog: Catalog, *, host: Host | None = None) -> list[Resolution]:
@@ -124,10 +128,19 @@ def _candidates(cell: ImageSpec, catalog: Catalog, gpus: tuple[Gpu, ...], host: 
         for variant in _variants(cell, release):
             for python in _pythons(cell, catalog, release, host):
                 base = bases_known.choose(cell, catalog, python, variant, ignore_asked=host is not None)
+                if base is None and cell.provider != ("apt",):
+                    base = bases_known.newest_debian(catalog)
                 if base is None:
                     continue
                 candidate = Candidate(
-                    cell=cell, catalog=catalog, gpus=gpus, release=release, variant=variant, python=python, base=base
+                    cell=cell,
+                    catalog=catalog,
+                    gpus=gpus,
+                    release=release,
+                    variant=variant,
+                    python=python,
+                    base=base,
+                    machine=None if host is None else host.found,
                 )
                 candidate = replace(candidate, companions=_companions(candidate))
                 candidate = replace(candidate, onnxruntime_gpu=_onnxruntime_gpu(candidate))
@@ -328,6 +341,9 @@ def _resolution(c: Candidate, host: Host | None) -> Resolution:
         ),
         wheelhouses=c.cell.wheelhouses,
         facts_generated=str(c.catalog.generated),
+        provider=cell_rules.provider_of(c),
+        conda_channels=c.cell.conda_channels if cell_rules.provider_of(c) == "conda" else (),
+        conda_packages=c.cell.conda_packages if cell_rules.provider_of(c) == "conda" else (),
     )
 
 

@@ -27,6 +27,9 @@ __all__ = ["AUTO", "NONE", "ImageSpec", "LoadedMatrix", "from_text", "load", "se
 
 _AXES = ("torch", "variant", "python", "base", "transformers", "onnxruntime", "onnxruntime_gpu")
 
+# What a cell under `include` may say for itself.
+_OWN_SETTINGS = ("gpus", "driver", "flavor", "apt", "exclude_newer", "allow_source")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageSpec:
@@ -52,6 +55,9 @@ class ImageSpec:
     allow_source: tuple[str, ...]
     wheelhouses: tuple[str, ...]
     indexes: tuple[PrivateIndex, ...]
+    provider: tuple[str, ...] = ("apt",)
+    conda_channels: tuple[str, ...] = ()
+    conda_packages: tuple[str, ...] = ()
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
@@ -63,7 +69,7 @@ class ImageSpec:
     @property
     def digest(self) -> str:
         """Over what was asked, in a text form of its own: comments, key order and file name do not count."""
-        asked = {
+        asked: dict[str, Any] = {
             "torch": self.torch,
             "variant": self.variant,
             "python": self.python,
@@ -82,6 +88,10 @@ class ImageSpec:
             "allow_source": sorted(self.allow_source),
             "indexes": [[index.name, index.url, *index.packages] for index in self.indexes],
         }
+        if self.provider != ("apt",):
+            # Only then, so that the digests of all other specs are what they were.
+            asked["provider"] = list(self.provider)
+            asked["conda"] = {"channels": list(self.conda_channels), "packages": sorted(self.conda_packages)}
         text = json.dumps(asked, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -152,7 +162,7 @@ def _expand(matrix: Matrix, text: YamlText, name: str, folder: Path) -> tuple[Im
         for axis in asked:
             key = _alias(axis)
             origins[key.removeprefix("packages.")] = text.where(("include", number, *key.split(".", 1)))
-        for setting in ("gpus", "driver", "flavor", "apt", "exclude_newer", "allow_source"):
+        for setting in _OWN_SETTINGS:
             if getattr(included, setting) is not None:
                 origins[setting] = text.where(("include", number, setting))
         cells.append(_cell(matrix, text, name, folder, len(cells), asked, origins, included))
@@ -186,10 +196,7 @@ def _cell(
         for key, value in asked.items()
         if key.startswith("packages.")
     }
-    shared = {
-        key: text.where((key,))
-        for key in ("gpus", "driver", "flavor", "apt", "exclude_newer", "allow_source", "arch", "wheelhouse")
-    }
+    shared = {key: text.where((key,)) for key in (*_OWN_SETTINGS, "arch", "wheelhouse", "provider", "conda")}
     return ImageSpec(
         matrix=name,
         number=number,
@@ -211,6 +218,9 @@ def _cell(
         allow_source=setting("allow_source"),
         wheelhouses=tuple(str((folder / house).resolve()) for house in matrix.wheelhouse),
         indexes=matrix.indexes,
+        provider=matrix.provider,
+        conda_channels=matrix.conda.channels if "conda" in matrix.provider else (),
+        conda_packages=tuple(sorted(matrix.conda.packages)) if "conda" in matrix.provider else (),
         origins={**shared, **origins},
     )
 

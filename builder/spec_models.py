@@ -10,12 +10,15 @@ from builder.spec_values import (
     AptNameAxis,
     BaseAxis,
     BaseText,
+    ChannelAxis,
+    CondaSpecAxis,
     DateOrWordText,
     DriverText,
     Names,
     PackageNameAxis,
     PackageVersionAxis,
     PackageVersionText,
+    ProviderAxis,
     PythonAxis,
     PythonText,
     SecondsText,
@@ -79,6 +82,11 @@ class PrivateIndex(_Strict):
     packages: PackageNameAxis
 
 
+class CondaSettings(_Strict):
+    channels: ChannelAxis = ("conda-forge",)
+    packages: CondaSpecAxis = Field((), description="conda packages beside Python, such as ffmpeg or libsndfile>=1.2")
+
+
 class SmokeSettings(_Strict):
     memory: SizeText = "8GiB"
     shm: SizeText = "1GiB"
@@ -99,6 +107,11 @@ class Matrix(_Strict):
     driver: DriverText | None = Field(None, description="oldest NVIDIA driver to serve")
     flavor: Literal["base", "runtime", "devel"] = "base"
     apt: AptNameAxis = Field((), description="apt packages")
+    provider: ProviderAxis = Field(
+        ("apt",),
+        description="where Python comes from: apt (the base, or this machine), conda or uv; a list is an order",
+    )
+    conda: CondaSettings = CondaSettings(packages=())
     user: UserNameText = "root"
     arch: Literal["x86_64", "aarch64"] = "x86_64"
     exclude_newer: DateOrWordText = Field("auto", description="date limit of packages")

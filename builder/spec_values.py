@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
 
 AUTO = "auto"
 NONE = "none"
+PROVIDERS = ("apt", "conda", "uv")
 
 _SCALAR_SCHEMA: dict[str, Any] = {"type": ["string", "number"]}
 _LIST_SCHEMA: dict[str, Any] = {"anyOf": [_SCALAR_SCHEMA, {"type": "array", "items": _SCALAR_SCHEMA}]}
@@ -127,6 +128,24 @@ def _user(value: str) -> str:
     return value
 
 
+def _provider(value: str) -> str:
+    if value not in PROVIDERS:
+        raise ValueError(f"`{value}` provides no Python: say apt, conda or uv, or a list of them in order")
+    return value
+
+
+def _conda_spec(value: str) -> str:
+    if not re.fullmatch(r"[a-z0-9_][\w.\-]*( ?[=<>!~][^\s#'\"]*)*", value):
+        raise ValueError(f"`{value}` is not a conda package such as `ffmpeg` or `libsndfile>=1.2`")
+    return value
+
+
+def _channel(value: str) -> str:
+    if not re.fullmatch(r"[\w.\-]+(/[\w.\-]+)*|(https?|file)://[^\s@'\"]+", value):
+        raise ValueError(f"`{value}` is not a channel: say a name such as conda-forge, or a URL without credentials")
+    return value
+
+
 def _seconds(value: str) -> str:
     if not re.fullmatch(r"[1-9]\d{0,4}", value):
         raise ValueError(f"`{value}` is not a number of seconds")
@@ -169,3 +188,12 @@ AptNameAxis = Annotated[
 ]
 UserNameText = Annotated[str, AfterValidator(_user), WithJsonSchema(_SCALAR_SCHEMA)]
 SecondsText = Annotated[str, AfterValidator(_seconds), WithJsonSchema(_SCALAR_SCHEMA)]
+ProviderAxis = Annotated[
+    tuple[str, ...], BeforeValidator(_as_tuple), AfterValidator(_each(_provider)), WithJsonSchema(_LIST_SCHEMA)
+]
+CondaSpecAxis = Annotated[
+    tuple[str, ...], BeforeValidator(_as_tuple), AfterValidator(_each(_conda_spec)), WithJsonSchema(_LIST_SCHEMA)
+]
+ChannelAxis = Annotated[
+    tuple[str, ...], BeforeValidator(_as_tuple), AfterValidator(_each(_channel)), WithJsonSchema(_LIST_SCHEMA)
+]

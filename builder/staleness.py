@@ -50,6 +50,10 @@ def staleness(lock: ImageLock, resolution: Resolution) -> list[str]:
             reasons.append(
                 f"{words} are {', '.join(old) or 'none'} in the lock and would be {', '.join(new) or 'none'} now"
             )
+    if (lock.provider or "apt") != resolution.provider:
+        reasons.append(
+            f"Python comes from {lock.provider or 'apt'} in the lock and would come from {resolution.provider}"
+        )
     reasons += _unmet(lock, resolution)
     if lock.facts_generated < resolution.facts_generated:  # dates as YYYY-MM-DD sort as text
         reasons.append(
