@@ -5,9 +5,10 @@
 # ///
 """Feeds case files to `check` and compares: score_cases.py CASES.yaml... [--all] [--list] [--hints].
 
-Scores what is decidable from the input as given; a case whose truth is uncertain counts only with --all. Right is: `accept`
-without an error, `warn` with a warning and no error, `reject` with an error (a warning is enough where the case hangs on
-something that no option can say, such as a job in words). Prints a table a kind, then every miss with what was found.
+Scores what is decidable from the input as given; a case whose truth is uncertain counts only with --all. Right is:
+`accept` without an error, `warn` with a warning and no error, `reject` with an error (a warning is enough where the
+case hangs on something that no option can say, such as a job in words). Prints a table a kind, then every miss with
+what was found.
 """
 
 from __future__ import annotations
@@ -161,8 +162,12 @@ def report(scores: list[Score], *, is_listed: bool) -> str:
         lines.append(f"{kind:24} {len(group):6} {sum(each.is_right for each in group):6} {false:17}")
     for each in scores:
         if is_listed or not each.is_right:
-            found = "; ".join(f"{f.code} ({f.severity}): {f.conclusion}" for f in each.document.findings if f.severity != "info")
-            hints = "".join(f"\n      hint: {f.hint}" for f in each.document.findings if f.hint and f.severity != "info")
+            found = "; ".join(
+                f"{f.code} ({f.severity}): {f.conclusion}" for f in each.document.findings if f.severity != "info"
+            )
+            hints = "".join(
+                f"\n      hint: {f.hint}" for f in each.document.findings if f.hint and f.severity != "info"
+            )
             says = str(each.case["verdict"].get("says", ""))[:200]
             lines.append(
                 f"{'ok  ' if each.is_right else 'MISS'} {each.case['id']} want {each.want}, got {each.got}\n"

@@ -81,7 +81,9 @@ def judge(env: Environment, catalog: Catalog) -> tuple[Outcome, list[Finding]]:
 Hinter = Callable[[Environment, Catalog, Outcome, list[Finding]], list[Finding]]
 
 
-def check(env: Environment, catalog: Catalog, *, name: str = "", today: date | None = None, hints: bool = True) -> CheckDocument:
+def check(
+    env: Environment, catalog: Catalog, *, name: str = "", today: date | None = None, hints: bool = True
+) -> CheckDocument:
     """`today` is only for the age of the facts; the date that ranges are judged by is the environment's own."""
     result, found = judge(env, catalog)
     if hints and found:

@@ -36,7 +36,9 @@ def check(
         typer.Option("--index", metavar="default|cuNNN|cpu|URL", help="the first is primary, more are additive"),
     ] = None,
     arch: Annotated[str | None, typer.Option("--arch", metavar="x86_64|aarch64")] = None,
-    date: Annotated[str | None, typer.Option("--date", metavar="YYYY-MM-DD", help="judge ranges as of this day")] = None,
+    date: Annotated[
+        str | None, typer.Option("--date", metavar="YYYY-MM-DD", help="judge ranges as of this day")
+    ] = None,
     env: Annotated[list[str] | None, typer.Option("--env", metavar="KEY=VALUE", help="may repeat")] = None,
     precision: Annotated[list[str] | None, typer.Option("--precision", metavar="fp32|fp16|bf16|tf32")] = None,
     opset: Annotated[int | None, typer.Option("--opset", metavar="N", help="the ONNX operator set asked for")] = None,
@@ -52,7 +54,9 @@ def check(
     from builder.inputs import Options, load  # noqa: PLC0415
 
     if not file and not pin and not (gpu or driver or python or precision):
-        raise UsageError("nothing-to-check", "there is nothing to check", hint="name a file, or give --pin torch==2.6.0")
+        raise UsageError(
+            "nothing-to-check", "there is nothing to check", hint="name a file, or give --pin torch==2.6.0"
+        )
     if write and not fix:
         raise UsageError("write-without-fix", "--write changes nothing without --fix", hint="say --fix --write")
     options = Options(

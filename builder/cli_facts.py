@@ -84,7 +84,9 @@ def _refreshed(project: list[str] | None, cache: Path | None, facts: Path | None
     for name in names:
         if name not in known:
             raise UsageError(
-                "facts-project", f"the facts keep nothing about `{name}`", hint="`torchproof facts list` names the topics"
+                "facts-project",
+                f"the facts keep nothing about `{name}`",
+                hint="`torchproof facts list` names the topics",
             )
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     index = index_from(

@@ -81,7 +81,9 @@ def _edited(env: Environment, fix: Fix, texts: dict[str, str], first: dict[str, 
     if change.kind in {"add", "index"}:
         torch = [request for request in env.requests if request.name in TORCH_FAMILY]
         requests = (torch or list(env.requests))[:1]
-    if not requests or any(request.origin.file not in texts and not Path(request.origin.file).is_file() for request in requests):
+    if not requests or any(
+        request.origin.file not in texts and not Path(request.origin.file).is_file() for request in requests
+    ):
         return False
     done = False
     for request in requests:
@@ -133,7 +135,9 @@ def _changed(text: str, request: Request, change: Change, kind: str) -> str | No
 def _on_line(lines: list[str], place: int, request: Request) -> tuple[int, re.Match[str]] | None:
     """The name with its specifier, on the request's line or the next ones of the same command."""
     names = {request.name, request.asked_as, canonicalize_name(request.asked_as or request.name)}
-    spelled = "|".join(re.escape(name).replace(r"\-", "[-_.]") for name in sorted(filter(None, names), key=len, reverse=True))
+    spelled = "|".join(
+        re.escape(name).replace(r"\-", "[-_.]") for name in sorted(filter(None, names), key=len, reverse=True)
+    )
     pattern = re.compile(
         rf"(?<![\w.-])(?:{spelled})(?:\[[^\]]*\])?(?P<spec>\s*(?:[=<>!~]=?=?\s*[\w.*+!-]+(?:\s*,\s*[=<>!~]=?=?\s*[\w.*+!-]+)*)?)"
         r"(?=[\s;'\"\\#]|$)",
@@ -151,9 +155,7 @@ def _on_line(lines: list[str], place: int, request: Request) -> tuple[int, re.Ma
     return None
 
 
-def _with_line(
-    lines: list[str], place: int, request: Request, change: Change, kind: str, ending: str
-) -> str | None:
+def _with_line(lines: list[str], place: int, request: Request, change: Change, kind: str, ending: str) -> str | None:
     wanted = f"{change.name}{change.value}"
     line = lines[place]
     if kind == "requirements":

@@ -50,9 +50,7 @@ def fixes(env: Environment, catalog: Catalog, found: Sequence[Finding]) -> list[
 def with_hints(env: Environment, catalog: Catalog, found: Sequence[Finding]) -> list[Finding]:
     """The same findings; where a trial held, its change is the hint."""
     made = {id(fix.finding): fix.change for fix in fixes(env, catalog, found)}
-    return [
-        replace(each, hint=_joined(made[id(each)].says, each.hint)) if id(each) in made else each for each in found
-    ]
+    return [replace(each, hint=_joined(made[id(each)].says, each.hint)) if id(each) in made else each for each in found]
 
 
 def _joined(says: str, advice: str | None) -> str:
@@ -110,7 +108,9 @@ def _with_pin(env: Environment, change: Change) -> Environment | None:
             version=version,
         )
         return replace(env, requests=(*env.requests, request))
-    changed = tuple(_repinned(request, version, bound) if request.name == change.name else request for request in env.requests)
+    changed = tuple(
+        _repinned(request, version, bound) if request.name == change.name else request for request in env.requests
+    )
     bounds = tuple(
         _repinned(request, version, bound) if request.name == change.name else request for request in env.constraints
     )
@@ -141,12 +141,14 @@ def _repinned(request: Request, version: Version | None, bound: SpecifierSet) ->
 
 
 def _with_variant(env: Environment, variant: CudaVariant) -> Environment | None:
-    """torch's family from the index of this variant: labels are rewritten, or the index is the only one."""
+    """Torch's family from the index of this variant: labels are rewritten, or the index is the only one."""
     family = [request for request in env.requests if request.name in TORCH_FAMILY]
     if not family or any(request.installer in {"conda", "base-image"} for request in family):
         return None
     steps = {request.step for request in family}
-    requests = tuple(_relabelled(request, variant) if request.name in TORCH_FAMILY else request for request in env.requests)
+    requests = tuple(
+        _relabelled(request, variant) if request.name in TORCH_FAMILY else request for request in env.requests
+    )
     return replace(
         env,
         requests=requests,

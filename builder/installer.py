@@ -113,7 +113,8 @@ def _assumed_python(env: Environment, shelf: Shelf, pythons: tuple[PythonVersion
             fits = [
                 python
                 for python in fits
-                if offer.has_wheel(python) and (offer.requires_python is None or python.satisfies(offer.requires_python))
+                if offer.has_wheel(python)
+                and (offer.requires_python is None or python.satisfies(offer.requires_python))
             ] or fits
     return fits[-1] if fits else None
 
@@ -126,7 +127,11 @@ def _glibc(env: Environment, catalog: Catalog) -> tuple[GlibcVersion | None, str
     if env.glibc is not None:
         return env.glibc, f"{env.glibc_origin} says glibc {env.glibc}"
     for distribution, origin, text in (
-        (None if env.base is None else env.base.distribution, env.base and env.base.origin, env.base and env.base.reference),
+        (
+            None if env.base is None else env.base.distribution,
+            env.base and env.base.origin,
+            env.base and env.base.reference,
+        ),
         (None if env.os is None else env.os.distribution, env.os and env.os.origin, env.os and env.os.text),
     ):
         found = None if distribution is None else catalog.distribution(distribution)
@@ -281,7 +286,12 @@ class _Run:
             if after.variant is not None and before.variant is None:
                 self.state[after.name] = replace(before, variant=after.variant)
             return
-        if before is not None and before.step != after.step and before.version is not None and after.version is not None:
+        if (
+            before is not None
+            and before.step != after.step
+            and before.version is not None
+            and after.version is not None
+        ):
             self.replaced.append(Replaced(before=before, after=after, step=step))
         self.state[after.name] = after
 

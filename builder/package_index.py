@@ -40,7 +40,7 @@ _TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IndexFile:
-    """One file of a project. `tags` is empty for a source archive; `has_metadata`: a `.metadata` file lies beside it."""
+    """One file of a project. `tags` is empty for a source archive; `has_metadata`: a `.metadata` file is beside it."""
 
     filename: str
     url: str
@@ -117,7 +117,9 @@ class PackageIndex:
         asked = f"bytes=-{last}" if first is None else f"bytes={first}-{last}"
         agent = {"User-Agent": f"torchproof/{__version__}", "Range": asked}
         status, answer, body = self._fetch(url, agent)
-        total = next((value for name, value in answer.items() if name.lower() == "content-range"), "").rpartition("/")[2]
+        total = next((value for name, value in answer.items() if name.lower() == "content-range"), "").rpartition("/")[
+            2
+        ]
         return (int(total), body) if status == 206 and total.isdigit() else None
 
     def _get(self, url: str, *, is_fixed: bool) -> tuple[str, str] | None:

@@ -32,7 +32,7 @@ def rows(
     since: date | None = None,
     is_required_read: bool = True,
 ) -> dict[str, Any] | None:
-    """The row of a project; None: the index does not have it. Requirements on other than `tracked` names are left out."""
+    """The row of a project; None: the index has none. Requirements on names that are not `tracked` are left out."""
     files = index.files(project)
     if files is None:
         return None
@@ -171,10 +171,10 @@ def _metadata(index: PackageIndex, files: Iterable[IndexFile]) -> tuple[str, ...
 
 
 _DEVELOPERS = re.compile(
-    r"extra == [\"'](?:\w+[-_])?(?:dev|develop|development|tests?|testing|test[-_]\w+|tests[-_]\w+|docs?|docs[-_]\w+|quality|lint|all|"
-    r"benchmarks?|examples?|build|ci|release|typing|pre-commit|strategies|readthedocs|rtfd|full|modelcreation|rich|"
-    r"fabric\w*|pytorch-\w+|debug|metrics[-_]tests|audio|visual|text|detection|multimodal|image|torch-speech|"
-    r"sigopt|ray|optuna|agents|serving|natten|codecarbon|dev[-_]\w+|doc[-_]build|mypy|developers?)[\"']"
+    r"extra == [\"'](?:\w+[-_])?(?:dev|develop|development|tests?|testing|test[-_]\w+|tests[-_]\w+|docs?|docs[-_]\w+|"
+    r"quality|lint|all|benchmarks?|examples?|build|ci|release|typing|pre-commit|strategies|readthedocs|rtfd|full|"
+    r"modelcreation|rich|fabric\w*|pytorch-\w+|debug|metrics[-_]tests|audio|visual|text|detection|multimodal|image|"
+    r"torch-speech|sigopt|ray|optuna|agents|serving|natten|codecarbon|dev[-_]\w+|doc[-_]build|mypy|developers?)[\"']"
 )
 
 

@@ -178,12 +178,12 @@ def _merged(out: list[tuple[str, str]]) -> list[tuple[str, str]]:
             merged[-1][0].append(what.removeprefix("torch "))
         else:
             merged.append(([what.removeprefix("torch ")], why))
-    return [(f"torch {names[0]}" if len(names) == 1 else f"torch {names[-1]} to {names[0]}", why) for names, why in merged]
+    return [
+        (f"torch {names[0]}" if len(names) == 1 else f"torch {names[-1]} to {names[0]}", why) for names, why in merged
+    ]
 
 
-def _usable(
-    release: TorchRelease, build: TorchBuild, gpus: Sequence[Gpu], wish: Wish, catalog: Catalog
-) -> Usable:
+def _usable(release: TorchRelease, build: TorchBuild, gpus: Sequence[Gpu], wish: Wish, catalog: Catalog) -> Usable:
     pythons = release.pythons()
     python = wish.python or (pythons[-1 - _MIDDLE] if len(pythons) > _MIDDLE else pythons[0])
     toolkit = build.variant.toolkit
@@ -212,7 +212,9 @@ def _usable(
         ),
         None,
     )
-    vision = next((str(row.version) for row in release.companions("torchvision") if row.serves(python) is not False), None)
+    vision = next(
+        (str(row.version) for row in release.companions("torchvision") if row.serves(python) is not False), None
+    )
     return Usable(
         torch=release.version,
         variant=build.variant.tag,
@@ -226,9 +228,7 @@ def _usable(
     )
 
 
-def _reasons(
-    release: TorchRelease, build: TorchBuild, gpus: Sequence[Gpu], wish: Wish, catalog: Catalog
-) -> list[str]:
+def _reasons(release: TorchRelease, build: TorchBuild, gpus: Sequence[Gpu], wish: Wish, catalog: Catalog) -> list[str]:
     found = []
     for gpu in gpus:
         code = build.code_for(gpu.compute_capability)
@@ -248,9 +248,12 @@ def text(answer: Answer) -> str:
     lines: list[str] = []
     for number, each in enumerate(answer.sets, start=1):
         parts = [f"torch {each.torch} {each.variant}", f"Python {each.python}"]
-        parts += [f"{name} {value}" for name, value in (
-            ("torchvision", each.torchvision), ("transformers", each.transformers), ("onnxruntime-gpu", each.onnxruntime_gpu),
-        ) if value]  # fmt: skip
+        neighbours = {
+            "torchvision": each.torchvision,
+            "transformers": each.transformers,
+            "onnxruntime-gpu": each.onnxruntime_gpu,
+        }
+        parts += [f"{name} {value}" for name, value in neighbours.items() if value]
         lines.append(f"{number}. {', '.join(parts)}, base {each.base}")
         if number == 1:
             lines += [f"   {'because' if place == 0 else 'and'} {reason}" for place, reason in enumerate(each.reasons)]

@@ -50,15 +50,27 @@ def _uv_default() -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Refreshed:
-    """`overlay` maps topics to rows, for `--facts`; `told` says per project what is new; `requests` went to the index."""
+    """`overlay` maps topics to rows, for `--facts`; `told` says per project what is new; `requests`: to the index."""
 
     overlay: dict[str, dict[str, Any]]
     told: dict[str, list[str]]
     requests: int
 
 
-_TOPICS = {"torch": refresh_rows.torch, "numpy": refresh_rows.numpy, "onnxruntime": refresh_rows.onnxruntime, "transformers": refresh_rows.transformers}
-OWN_TOPIC = {"torch": "torch", "torchvision": "torch", "torchaudio": "torch", "numpy": "numpy", "onnxruntime-gpu": "onnxruntime", "transformers": "transformers"}
+_TOPICS = {
+    "torch": refresh_rows.torch,
+    "numpy": refresh_rows.numpy,
+    "onnxruntime": refresh_rows.onnxruntime,
+    "transformers": refresh_rows.transformers,
+}
+OWN_TOPIC = {
+    "torch": "torch",
+    "torchvision": "torch",
+    "torchaudio": "torch",
+    "numpy": "numpy",
+    "onnxruntime-gpu": "onnxruntime",
+    "transformers": "transformers",
+}
 
 
 def refresh(
@@ -91,7 +103,9 @@ def refresh(
             told.setdefault(name, []).extend(news)
     if projects:
         overlay["packages"] = {"projects": projects}
-    return Refreshed(overlay=overlay, told={name: list(dict.fromkeys(news)) for name, news in told.items()}, requests=index.requests)
+    return Refreshed(
+        overlay=overlay, told={name: list(dict.fromkeys(news)) for name, news in told.items()}, requests=index.requests
+    )
 
 
 def _project(
@@ -106,7 +120,9 @@ def _project(
     if found is None:
         return None, []
     news = [version for version in found["releases"] if version not in known]
-    yanked = [v for v, row in found["releases"].items() if row.get("yanked") and v in known and not known[v].get("yanked")]
+    yanked = [
+        v for v, row in found["releases"].items() if row.get("yanked") and v in known and not known[v].get("yanked")
+    ]
     deleted = [v for v, row in known.items() if v not in found["releases"] and not row.get("deleted")]
     if not news and not yanked and not deleted:
         return None, []

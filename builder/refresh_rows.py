@@ -107,8 +107,16 @@ def transformers(index: PackageIndex, topic: Mapping[str, Any], today: date) -> 
             base: Raw = dict(before if before is not None else topic["minors"][newest])
             row = {**copy.deepcopy(base), "source": "", "confidence": "verified-from-metadata"}
             if before is None:
-                row |= {"releases": [], "yanked": [], "first_released": _released(group, today), "changed_within_minor": None}
-                row |= {"code_confidence": "from-memory", "code_source": f"taken over from transformers {newest} until it is read"}
+                row |= {
+                    "releases": [],
+                    "yanked": [],
+                    "first_released": _released(group, today),
+                    "changed_within_minor": None,
+                }
+                row |= {
+                    "code_confidence": "from-memory",
+                    "code_source": f"taken over from transformers {newest} until it is read",
+                }
             minors[label] = row
         row["yanked" if all(file.is_yanked for file in group) else "releases"].append(str(version))
         found = _metadata(index, group)
@@ -142,7 +150,13 @@ def onnxruntime(index: PackageIndex, topic: Mapping[str, Any], today: date) -> R
         if cuda is None:
             row["cuda"] = _as_before(row["cuda"], newest, "onnxruntime-gpu")
         else:
-            row["cuda"] = {**row["cuda"], "cuda_major": cuda, "default_wheel": f"{cuda}.x", "confidence": "verified-from-metadata", "source": source}
+            row["cuda"] = {
+                **row["cuda"],
+                "cuda_major": cuda,
+                "default_wheel": f"{cuda}.x",
+                "confidence": "verified-from-metadata",
+                "source": source,
+            }
         extras: dict[str, list[str]] = {}
         for requirement in found:
             match = re.search(r'extra == [\'"]([^\'"]+)', str(requirement.marker or ""))
@@ -221,7 +235,9 @@ def _torch_row(
     found = _metadata(index, group)
     source = f"index metadata of torch {version}, {today}"
     nvidia = sorted(str(r) for r in found if r.name.startswith(("nvidia-", "cuda-")))
-    exact = {canonicalize_name(r.name): next((s.version for s in r.specifier if s.operator == "=="), None) for r in found}
+    exact = {
+        canonicalize_name(r.name): next((s.version for s in r.specifier if s.operator == "=="), None) for r in found
+    }
     toolkit = exact.get("cuda-toolkit") or exact.get("nvidia-cuda-runtime-cu12") or exact.get("nvidia-cuda-runtime")
     parts = (toolkit or before["pypi"]["cuda_toolkit"]).split(".")
     default = f"cu{parts[0]}{parts[1]}"
@@ -237,7 +253,9 @@ def _torch_row(
         "requires_python": _requires_python(group) or before["pypi"]["requires_python"],
         "python": _list(wheels),
         "x86_64": {**size, "manylinux": _manylinux(wheels)},
-        "aarch64": None if not arm else {**before["pypi"]["aarch64"], "python": arm, "manylinux": _manylinux(wheels, "aarch64")},
+        "aarch64": None
+        if not arm
+        else {**before["pypi"]["aarch64"], "python": arm, "manylinux": _manylinux(wheels, "aarch64")},
         "default_build": default,
         "default_build_from": f"CUDA pins in the metadata of {version}",
         "cuda_runtime": toolkit,

@@ -150,7 +150,7 @@ class _Search:
         return frozenset(blamed)
 
     def _rank(self, name: str) -> tuple[int, str]:
-        """torch first, because everything hangs on it; then who asks before who is asked, so that bounds are known."""
+        """First torch, because everything hangs on it; then who asks before who is asked, so that bounds are known."""
         return (0 if name == "torch" else 2 if name in _ASKED_BY_MANY else 1, name)
 
     def _add(self, offer: Offer) -> tuple[list[str], list[str], Refused | None]:
@@ -164,7 +164,9 @@ class _Search:
             if not marker_holds(wanted, self.python, self.shelf.arch, self.extras.get(offer.name, ())):
                 continue
             name = wanted.name
-            bound = Bound(wanted.specifier, f"{offer.name} {offer.version} requires {name}{wanted.specifier}", offer, is_firm)
+            bound = Bound(
+                wanted.specifier, f"{offer.name} {offer.version} requires {name}{wanted.specifier}", offer, is_firm
+            )
             there = self.chosen.get(name)
             if there is not None and not wanted.specifier.contains(there.version, prereleases=True):
                 return touched, new, Refused(offer, f"{name}{wanted.specifier}", there)

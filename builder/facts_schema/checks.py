@@ -98,7 +98,7 @@ class PrebuiltWheel(PackageHazard):
 
 class BaseImage(Hazard):
     repository: Text
-    lacks: list[Text] = []
+    lacks: tuple[Text, ...] = ()
     python: Python | None = None
     torch: Specifier = ""
 
@@ -113,7 +113,7 @@ class Companion(PackageHazard):
     """`package` needs `other` at run time and does not declare it."""
 
     other: Text
-    beside: list[Text] = []
+    beside: tuple[Text, ...] = ()
 
 
 class Single(Hazard):

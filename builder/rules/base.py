@@ -43,7 +43,7 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """`because` holds the premises; `conclusion` follows from them. `tries`: changes worth trying for a hint, best first.
+    """`because` holds the premises; `conclusion` follows. `tries`: changes worth trying for a hint, best first.
 
     `is_unknown`: the facts do not say, so that without an error the verdict is "unknown". `hint` is for advice that is
     no change of the input; where `tries` has one that works, that one is shown.

@@ -61,7 +61,13 @@ def _cuda_tag(o: Outcome, base: BaseImage, tag: str) -> Finding | None:
             "base-image-missing", "error", base.reference, because,
             f"there is no image of CUDA {version_text}", hint=_nearest_hint(o, base),
         )  # fmt: skip
-    variants = sorted({_variant(image) for image in o.catalog.cuda_image_tags() if str(image.version) == version_text and image.os == os})
+    variants = sorted(
+        {
+            _variant(image)
+            for image in o.catalog.cuda_image_tags()
+            if str(image.version) == version_text and image.os == os
+        }
+    )
     because = [says, o.catalog.note("no-cudnn-tags" if cudnn else "os-range").fact]
     if variants:
         because.append(f"for {os} there are {joined(variants, limit=8)}")
@@ -70,7 +76,12 @@ def _cuda_tag(o: Outcome, base: BaseImage, tag: str) -> Finding | None:
     if flavor and os and not variants and any(i.os == os for i in o.catalog.cuda_image_tags()) is False:
         return None  # a system the facts do not list
     return finding(
-        "base-image-missing", "error", base.reference, because, "there is no such tag to pull", hint=_nearest_hint(o, base)
+        "base-image-missing",
+        "error",
+        base.reference,
+        because,
+        "there is no such tag to pull",
+        hint=_nearest_hint(o, base),
     )
 
 
@@ -180,15 +191,29 @@ def system_python_is_managed(o: Outcome) -> Iterator[Finding]:
     if base is None or base.distribution is None or base.repository in {"python", "pytorch/pytorch"}:
         return
     found = o.catalog.distribution(base.distribution)
-    if found is None or (found.name, found.release) not in {("debian", "12"), ("debian", "13"), ("ubuntu", "24.04"), ("ubuntu", "26.04")}:
+    if found is None or (found.name, found.release) not in {
+        ("debian", "12"),
+        ("debian", "13"),
+        ("ubuntu", "24.04"),
+        ("ubuntu", "26.04"),
+    }:
         return
     variables = {variable.name for variable in o.env.variables}
     commands = " ".join(command.text for command in o.env.commands)
-    if variables & {"VIRTUAL_ENV", "PIP_BREAK_SYSTEM_PACKAGES", "CONDA_DIR"} or "venv" in commands or "EXTERNALLY-MANAGED" in commands:
+    if (
+        variables & {"VIRTUAL_ENV", "PIP_BREAK_SYSTEM_PACKAGES", "CONDA_DIR"}
+        or "venv" in commands
+        or "EXTERNALLY-MANAGED" in commands
+    ):
         return
     for step in o.env.steps:
         words = step.text
-        if step.installer != "pip" or "break-system-packages" in words or "/bin/pip" in words or step.python is not None:
+        if (
+            step.installer != "pip"
+            or "break-system-packages" in words
+            or "/bin/pip" in words
+            or step.python is not None
+        ):
             continue
         if step.origin.file and o.env.is_image and not any(s.installer == "conda" for s in o.env.steps):
             yield finding(

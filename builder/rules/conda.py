@@ -78,7 +78,7 @@ def variant_was_built(o: Outcome) -> Iterator[Finding]:
 
 
 def variant_package_fits(o: Outcome) -> Iterator[Finding]:
-    """cudatoolkit chooses nothing from 1.13 on, pytorch-cuda nothing before."""
+    """The package cudatoolkit chooses nothing from 1.13 on, pytorch-cuda nothing before."""
     pair = _conda_torch(o)
     if pair is None:
         return
@@ -141,7 +141,7 @@ def channel_order(o: Outcome) -> Iterator[Finding]:
     pair = _conda_torch(o)
     if pair is None:
         return
-    torch, view = pair
+    torch, _ = pair
     request, step = torch.request, o.step_of(torch)
     if request is None or step is None or request.channel is not None or request.build:
         return

@@ -55,7 +55,11 @@ def one_major(o: Outcome) -> Iterator[Finding]:
         if match is None or chosen.request is None or not chosen.request.is_direct:
             continue
         twin = next(
-            (other for other in o.packages if other != name and other.startswith(f"{match[1]}-cu") and o.packages[other].request),
+            (
+                other
+                for other in o.packages
+                if other != name and other.startswith(f"{match[1]}-cu") and o.packages[other].request
+            ),
             None,
         )
         is_other = toolkit is not None and toolkit.major != int(match[2])

@@ -28,7 +28,9 @@ def _variants(o: Outcome) -> list[Change]:
         return []
     found = [Change("variant", "torch", tag) for tag in covering_variants(o, torch.version, list(o.known_gpus))]
     for release in o.catalog.torch_releases():
-        if release.version >= torch.version or (o.python is not None and o.python.series not in release.pythons(o.arch)):
+        if release.version >= torch.version or (
+            o.python is not None and o.python.series not in release.pythons(o.arch)
+        ):
             continue
         default = release.default_variant(o.arch)
         floor = None if default is None or default.toolkit is None else o.catalog.driver_floor(default.toolkit).driver
@@ -130,14 +132,22 @@ def compat_libraries(o: Outcome) -> Iterator[Finding]:
     forced = next((text for text in _forcing(o)), None)
     hazards = o.catalog.hazards
     native = None if o.driver is None else o.catalog.driver_branch(o.driver)
-    consumer = next(((ask, gpu) for ask, gpu in o.gpus if gpu is not None and gpu.kind not in {None, "datacenter"}), None)
+    consumer = next(
+        ((ask, gpu) for ask, gpu in o.gpus if gpu is not None and gpu.kind not in {None, "datacenter"}), None
+    )
     is_newer_image = native is not None and o.driver is not None and base.toolkit.series > native.cuda
     base_says = f"{base.origin}: the base image {base.reference} brings libcuda of CUDA {base.toolkit}"
     if forced is not None:
         if consumer is not None:
             fact = hazards.row("singles", "compat-geforce").fact
             who = f"{consumer[0].origin} asks for {consumer[0].name}"
-            yield finding("compat-libs-forced", "error", base.reference, [forced, base_says, who, fact], "CUDA would not initialise")
+            yield finding(
+                "compat-libs-forced",
+                "error",
+                base.reference,
+                [forced, base_says, who, fact],
+                "CUDA would not initialise",
+            )
         elif native is not None and not is_newer_image:
             fact = hazards.row("singles", "compat-older").fact
             yield finding(
@@ -179,8 +189,6 @@ def _forcing(o: Outcome) -> Iterator[str]:
     path = o.env.variable("LD_LIBRARY_PATH")
     if path is not None and "/compat" in path.value:
         yield f"{path.origin}: LD_LIBRARY_PATH holds a compat directory"
-
-
 
 
 RULES = (driver_meets_torch, driver_drives_gpu, ptx_needs_driver, compat_libraries)

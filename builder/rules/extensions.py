@@ -24,7 +24,7 @@ _LABEL = {
 
 
 def native_library_exists(o: Outcome) -> Iterator[Finding]:
-    """bitsandbytes takes the library of torch's CUDA version; a release has a fixed set."""
+    """A package such as bitsandbytes takes the library of torch's CUDA version; a release has a fixed set."""
     torch, toolkit = o.torch, o.torch_toolkit
     if torch is None or toolkit is None:
         return
@@ -75,7 +75,13 @@ def _label(text: str) -> _Label | None:
     minor = None
     if torch is not None:
         digits = torch[1]
-        minor = digits if "." in digits else f"{digits[0]}.{digits[1:2]}" if len(digits) < 4 else f"{digits[0]}.{digits[1:3]}"
+        minor = (
+            digits
+            if "." in digits
+            else f"{digits[0]}.{digits[1:2]}"
+            if len(digits) < 4
+            else f"{digits[0]}.{digits[1:3]}"
+        )
         minor = ".".join(minor.split(".")[:2])
     number = cuda[1] if cuda is not None else None
     full = CudaVersion.from_variant(f"cu{number}") if number is not None and len(number) == 3 else None
@@ -109,7 +115,9 @@ def _label_faults(o: Outcome, request: Request, text: str, label: _Label) -> Ite
     if label.cuda_major is not None and toolkit is not None and label.cuda_major != toolkit.major:
         wrong.append(f"it is built for CUDA {label.cuda or label.cuda_major}")
     if label.is_cxx11 is not None and release is not None and not wrong and not o.is_conda(torch):
-        is_cxx11 = release.abi.is_cxx11 or (release.version.release[:2] == (2, 6) and torch.variant == CudaVariant("cu126"))
+        is_cxx11 = release.abi.is_cxx11 or (
+            release.version.release[:2] == (2, 6) and torch.variant == CudaVariant("cu126")
+        )
         if is_cxx11 != label.is_cxx11 and torch.request is not None and torch.request.installer != "base-image":
             wrong.append(f"it is built {'with' if label.is_cxx11 else 'without'} the C++11 ABI")
             because.append(o.catalog.note("cxx11-abi").fact)
@@ -202,9 +210,11 @@ def _builds(o: Outcome) -> list[_Build]:
         request = chosen.request
         is_ready = request is not None and request.wheel is not None
         package = o.catalog.packages.get(chosen.name)
-        is_source = (request is not None and request.is_source) or (
-            chosen.offer is not None and not chosen.offer.pythons and chosen.offer.pythons is not None
-        ) or (package is not None and package.is_source_only)
+        is_source = (
+            (request is not None and request.is_source)
+            or (chosen.offer is not None and not chosen.offer.pythons and chosen.offer.pythons is not None)
+            or (package is not None and package.is_source_only)
+        )
         settings = o.indexes_of(chosen)
         has_page = settings is not None and any(index.kind == "other" for index in settings.of(chosen.name))
         if is_source and not is_ready and not has_page:
@@ -237,11 +247,13 @@ def compiler_is_there(o: Outcome) -> Iterator[Finding]:
 
 
 def _installs_compiler(o: Outcome) -> bool:
-    if any(re.search(r"cuda-(toolkit|nvcc|compiler|minimal-build|1[0-9])|nvidia-cuda-toolkit", p.name) for p in o.env.apt):
+    if any(
+        re.search(r"cuda-(toolkit|nvcc|compiler|minimal-build|1[0-9])|nvidia-cuda-toolkit", p.name) for p in o.env.apt
+    ):
         return True
     if any(name in o.packages for name in ("cuda", "cuda-toolkit", "cuda-nvcc", "cuda-compiler", "cudatoolkit-dev")):
         return True
-    return any("cuda" in c.text and ".run" in c.text or "cuda_" in c.text for c in o.env.commands)
+    return any(("cuda" in c.text and ".run" in c.text) or "cuda_" in c.text for c in o.env.commands)
 
 
 def toolkit_matches_torch(o: Outcome) -> Iterator[Finding]:
@@ -263,7 +275,7 @@ def toolkit_matches_torch(o: Outcome) -> Iterator[Finding]:
         if severity == "warning" and build.hazard.package != "deepspeed":
             continue  # torch's own helper takes another minor version
         conclusion = (
-            f"{build.hazard.package} would refuse to build: CUDA {theirs} of the image is not CUDA {mine.series} of torch"
+            f"{build.hazard.package} would not build: CUDA {theirs} of the image is not CUDA {mine.series} of torch"
         )
         if severity == "warning":
             conclusion = f"older releases of {build.hazard.package} refuse a compiler of another minor version"
@@ -289,7 +301,9 @@ def arch_list_is_set(o: Outcome) -> Iterator[Finding]:
         return
     last = o.catalog.hazards.row("singles", "arch-list-without-gpu")
     fails = torch.version.release[:2] <= Version(last.text("value")).release[:2]
-    names = {build.hazard.package: build for build in _builds(o) if build.hazard.package not in {"deepspeed", "flash-attn"}}
+    names = {
+        build.hazard.package: build for build in _builds(o) if build.hazard.package not in {"deepspeed", "flash-attn"}
+    }
     for build in names.values():
         if not _has_list(o, build.variables, build.step):
             yield _no_list(torch, build.says, build.hazard.package, last, "error" if fails else "warning", fails=fails)

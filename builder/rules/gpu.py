@@ -57,7 +57,7 @@ def build_covers_gpus(o: Outcome) -> Iterator[Finding]:
                 torch.title,
                 [f"{ask.origin} asks for {ask.name}", gpu.fact, torch.says, fact],
                 _FAILS,
-                tries=_tries(o, torch, [row for row in o.known_gpus]),
+                tries=_tries(o, torch, list(o.known_gpus)),
             )
 
 
@@ -69,8 +69,12 @@ def _runs(o: Outcome, torch: Chosen, toolkit: CudaVersion, gpu: Gpu) -> tuple[bo
         if answer is not None:
             return answer, build.fact
     row = o.catalog.toolkit(toolkit)
-    if row is not None and best_code(row.archs, device, toolkit) is None and device.major > row.archs[-1].capability.major:
-        # Whatever the build list says: its compiler does not know the card. PTX of an older kind is not in release builds.
+    if (
+        row is not None
+        and best_code(row.archs, device, toolkit) is None
+        and device.major > row.archs[-1].capability.major
+    ):
+        # Whatever the build list says: its compiler does not know the card, and release builds hold no older PTX.
         return False, row.archs_fact
     if build is None and o.torch_release is not None and o.is_conda(torch):
         return None, f"the facts have no list of architectures for {torch.title} of this channel"
@@ -85,9 +89,7 @@ def _siblings(o: Outcome, torch: Chosen) -> list[TorchBuild]:
     release, wanted = o.torch_release, torch.variant
     if release is None or wanted is None or wanted.toolkit is None:
         return []
-    known = [
-        build for build in release.builds(o.arch) if build.archs is not None and build.variant.toolkit is not None
-    ]
+    known = [build for build in release.builds(o.arch) if build.archs is not None and build.variant.toolkit is not None]
     below = [b for b in known if b.variant.toolkit is not None and b.variant.toolkit < wanted.toolkit]
     above = [b for b in known if b.variant.toolkit is not None and b.variant.toolkit > wanted.toolkit]
     return [*below[-1:], *above[:1]]

@@ -67,7 +67,10 @@ def shared_memory(o: Outcome) -> Iterator[Finding]:
             "shared-memory",
             "warning",
             command.text[:60],
-            [f"{command.origin} starts {match[1]} loader workers", o.catalog.hazards.row("singles", "shm-default").fact],
+            [
+                f"{command.origin} starts {match[1]} loader workers",
+                o.catalog.hazards.row("singles", "shm-default").fact,
+            ],
             "a worker is killed by a bus error when a batch does not fit",
             hint="run the container with --ipc=host or --shm-size=8g",
         )

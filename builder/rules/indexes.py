@@ -21,7 +21,12 @@ def label_has_index(o: Outcome) -> Iterator[Finding]:
     told = False
     for name in _LABELLED:
         chosen = o.package(name)
-        if chosen is None or chosen.label is None or chosen.request is None or chosen.request.installer not in {"pip", "uv"}:
+        if (
+            chosen is None
+            or chosen.label is None
+            or chosen.request is None
+            or chosen.request.installer not in {"pip", "uv"}
+        ):
             continue
         request = chosen.request
         variant = CudaVariant.of_local(chosen.label)
@@ -143,7 +148,11 @@ def additive_index_wins(o: Outcome) -> Iterator[Finding]:
     if torch is None or torch.version is None or torch.label is not None or o.is_conda(torch) or torch.variant is None:
         return
     named = [index for index in _indexes(o, torch) if index.kind == "torch" and index.variant is not None]
-    if not named or torch.is_pinned or any(index.variant == torch.variant and not index.is_nightly for index in named[:1]):
+    if (
+        not named
+        or torch.is_pinned
+        or any(index.variant == torch.variant and not index.is_nightly for index in named[:1])
+    ):
         return
     index = next((each for each in named if each.variant is not None and each.variant.is_cuda), named[0])
     is_silent_cpu = torch.variant.is_cpu and index.variant is not None and index.variant.is_cuda

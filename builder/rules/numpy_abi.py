@@ -8,7 +8,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from builder.outcome import Chosen, Outcome
-from builder.rules.base import Change, Finding, finding
+from builder.rules.base import Change, Finding, Severity, finding
 
 
 def numpy_fits_torch(o: Outcome) -> Iterator[Finding]:
@@ -75,19 +75,22 @@ def unstated_bounds(o: Outcome) -> Iterator[Finding]:
             continue
         if chosen.request is None and other.request is None:
             continue  # neither was asked for: whether the pair is ever imported is not known
-        code = {"numpy": "numpy-abi", "protobuf": "protobuf-major", "setuptools": "pkg-resources"}[other.name]
-        yield finding(
-            code,
-            "error" if other.is_pinned or code != "pkg-resources" else "warning",
-            f"{chosen.name} {chosen.version}, {other.name} {other.version}",
-            [chosen.says, hazard.fact, other.says],
-            f"{other.name} must be {bound}: {hazard.text('effect')}",
-            tries=_pins(o, other.name, bound),
-        )
+        subject = f"{chosen.name} {chosen.version}, {other.name} {other.version}"
+        because = [chosen.says, hazard.fact, other.says]
+        conclusion = f"{other.name} must be {bound}: {hazard.text('effect')}"
+        tries = _pins(o, other.name, bound)
+        if other.name == "numpy":
+            yield finding("numpy-abi", "error", subject, because, conclusion, tries=tries)
+        elif other.name == "protobuf":
+            yield finding("protobuf-major", "error", subject, because, conclusion, tries=tries)
+        else:
+            # Most environments never run what imports it, unless somebody asked for just this setuptools.
+            severity: Severity = "error" if other.is_pinned else "warning"
+            yield finding("pkg-resources", severity, subject, because, conclusion, tries=tries)
 
 
 def torch_needs_pkg_resources(o: Outcome) -> Iterator[Finding]:
-    """torch up to 2.1 compiles extensions through pkg_resources."""
+    """Extensions of torch up to 2.1 compiles extensions through pkg_resources."""
     torch, tools = o.torch, o.package("setuptools")
     if torch is None or torch.version is None or tools is None or tools.version is None:
         return
@@ -99,7 +102,7 @@ def torch_needs_pkg_resources(o: Outcome) -> Iterator[Finding]:
     gone = singles.row("singles", "pkg-resources-gone")
     fact = gone if tools.version >= Version(gone.text("value")) else nested
     builds = [build for build in o.env.builds if build.name is not None]
-    compiles = builds or [name for name in o.packages if singles.of("source_extensions", name)]
+    compiles = bool(builds) or any(singles.of("source_extensions", name) for name in o.packages)
     yield finding(
         "pkg-resources",
         "error" if compiles and tools.request is not None else "warning",

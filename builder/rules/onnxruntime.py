@@ -1,4 +1,4 @@
-"""onnxruntime-gpu loads CUDA and cuDNN libraries of one major version each, or falls back to the CPU without an error."""
+"""onnxruntime-gpu loads CUDA and cuDNN of one major version each, or falls back to the CPU without an error."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _libraries(o: Outcome) -> list[_Libraries]:
         found.append(_Libraries(text + (f" and cuDNN {cudnn}" if cudnn else ""), toolkit, cudnn))
     base = o.env.base
     if base is not None and base.toolkit is not None and base.flavor != "base":
-        cudnn = base.cudnn if base.cudnn else (_cudnn_of_tag(base.toolkit) if base.cudnn == 0 else 0)
+        cudnn = base.cudnn or (_cudnn_of_tag(base.toolkit) if base.cudnn == 0 else 0)
         if any(package.name.startswith("libcudnn") for package in o.env.apt):
             cudnn = None
         found.append(_Libraries(f"{base.origin}: {base.reference} holds CUDA {base.toolkit}", base.toolkit, cudnn))
@@ -82,7 +82,7 @@ def libraries_match(o: Outcome) -> Iterator[Finding]:
         return  # a build of another channel or feed: for which CUDA is not known
     if {"cuda", "cudnn"} <= set(chosen.request.extras if chosen.request else ()):
         return  # brings its own libraries
-    if any(name.startswith("nvidia-cudnn-") or name == "cudatoolkit" for name in o.packages if name not in {NAME}):
+    if any(name.startswith("nvidia-cudnn-") or name == "cudatoolkit" for name in o.packages if name != NAME):
         own = [name for name, each in o.packages.items() if name.startswith("nvidia-cudnn-") and each.request]
         if own or "cudatoolkit" in o.packages:
             return
@@ -93,16 +93,14 @@ def libraries_match(o: Outcome) -> Iterator[Finding]:
     if any(_fits(each, row) is not False for each in have):
         return
     cuda_fits = any(each.toolkit.major == row.cuda_major for each in have)
-    code = "onnxruntime-cudnn" if cuda_fits else "onnxruntime-cuda"
-    what = f"cuDNN {row.cudnn_major}" if cuda_fits else f"CUDA {row.cuda_major}"
-    yield finding(
-        code,
-        "error",
-        chosen.title,
-        [chosen.says, row.fact, *(each.says for each in have)],
-        f"there is no {what}: {NAME} {chosen.version} {_FALLS_BACK}",
-        tries=_tries(o, have),
-    )
+    because = [chosen.says, row.fact, *(each.says for each in have)]
+    name, tries = f"{NAME} {chosen.version} {_FALLS_BACK}", _tries(o, have)
+    if cuda_fits:
+        says = f"there is no cuDNN {row.cudnn_major}: {name}"
+        yield finding("onnxruntime-cudnn", "error", chosen.title, because, says, tries=tries)
+    else:
+        says = f"there is no CUDA {row.cuda_major}: {name}"
+        yield finding("onnxruntime-cuda", "error", chosen.title, because, says, tries=tries)
 
 
 def _fits(have: _Libraries, row: OnnxRuntimeGpu) -> bool | None:
@@ -116,7 +114,12 @@ def _nothing(o: Outcome, chosen: Chosen, row: OnnxRuntimeGpu) -> Iterator[Findin
     torch, base = o.torch, o.env.base
     if torch is not None and torch.variant is not None and torch.variant.is_cpu:
         because = [chosen.says, row.fact, f"{torch.says}, a CPU build without CUDA libraries"]
-    elif torch is None and base is not None and base.toolkit is None and base.repository in {"python", "ubuntu", "debian"}:
+    elif (
+        torch is None
+        and base is not None
+        and base.toolkit is None
+        and base.repository in {"python", "ubuntu", "debian"}
+    ):
         because = [chosen.says, row.fact, f"{base.origin}: {base.reference} holds no CUDA"]
     else:
         return
@@ -150,7 +153,12 @@ def _tries(o: Outcome, have: list[_Libraries]) -> list[Change]:
         for release in releases:
             variant = release.default_variant(o.arch)
             cudnn = release.cudnn_major(None, o.arch)
-            if variant and variant.toolkit and variant.toolkit.major == pair[1].cuda_major and cudnn == pair[1].cudnn_major:
+            if (
+                variant
+                and variant.toolkit
+                and variant.toolkit.major == pair[1].cuda_major
+                and cudnn == pair[1].cudnn_major
+            ):
                 found.append(Change("pin", "torch", f"=={release.version}"))
                 break
     return found

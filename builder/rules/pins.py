@@ -10,7 +10,7 @@ from packaging.version import Version
 from builder.catalog_rows.torch_parts import COMPANIONS
 from builder.explain import joined
 from builder.outcome import Outcome
-from builder.rules.base import Change, Finding, finding
+from builder.rules.base import Change, Finding, Severity, finding
 from builder.solver import Failure
 
 _EXTENSIONS = frozenset({"xformers", "vllm", "flash-attn", "auto-gptq", "autoawq", "torchdata", "deepspeed"})
@@ -30,14 +30,16 @@ def pins_agree(o: Outcome) -> Iterator[Finding]:
         if not failure.refused and _is_only_missing(failure):
             continue  # told by the rules about Pythons and indexes
         is_extension = bool(names & _EXTENSIONS) and (failure.name == "torch" or "torch" in names)
-        yield finding(
-            "extension-torch-pin" if is_extension else "pin-conflict",
-            "error",
-            ", ".join(sorted(names)),
-            because,
-            f"no release of {failure.name} satisfies all of them",
-            tries=_tries(o, failure),
-        )
+        conclusion = f"no release of {failure.name} satisfies all of them"
+        yield _told(is_extension, "error", ", ".join(sorted(names)), because, conclusion, _tries(o, failure))
+
+
+def _told(
+    is_extension: bool, severity: Severity, subject: str, because: list[str], conclusion: str, tries: list[Change]
+) -> Finding:
+    if is_extension:
+        return finding("extension-torch-pin", severity, subject, because, conclusion, tries=tries)
+    return finding("pin-conflict", severity, subject, because, conclusion, tries=tries)
 
 
 def _askers(failure: Failure) -> set[str]:
@@ -70,7 +72,7 @@ def _because(o: Outcome, failure: Failure) -> list[str]:
 
 
 def _tries(o: Outcome, failure: Failure) -> list[Change]:
-    """Every pinned package of the conflict to other versions, by turns: those made for the torch at hand, the nearest."""
+    """Every pinned package of the conflict to other versions, by turns: made for the torch at hand, the nearest."""
     rows: list[list[Change]] = []
     for name in (failure.name, *sorted(_askers(failure))):
         chosen = o.package(name)
@@ -129,13 +131,13 @@ def pinned_by_neighbour(o: Outcome) -> Iterator[Finding]:
             is_extension = chosen.name in _EXTENSIONS and wanted.name == "torch"
             package = o.catalog.packages.get(chosen.name)
             fact = f"{chosen.name} {chosen.version} requires {wanted.name}{wanted.specifier}"
-            yield finding(
-                "extension-torch-pin" if is_extension else "pin-conflict",
+            yield _told(
+                is_extension,
                 "error" if is_extension or chosen.step == other.step else "warning",
                 f"{chosen.name}, {wanted.name}",
                 [chosen.says, package.cite(fact) if package is not None else fact, other.says],
                 f"{chosen.name} was made for another {wanted.name}",
-                tries=[Change("pin", wanted.name, str(wanted.specifier))],
+                [Change("pin", wanted.name, str(wanted.specifier))],
             )
 
 

@@ -32,7 +32,10 @@ def card_has_precision(o: Outcome) -> Iterator[Finding]:
                     f"{ask.name} has no {name} arithmetic",
                     hint="use fp16 with fp32 weights" if kind == "bf16" else "use fp32",
                 )
-            elif kind == "fp16" and str(gpu.compute_capability) in singles.row("singles", "fp16-slow").text("value").split():
+            elif (
+                kind == "fp16"
+                and str(gpu.compute_capability) in singles.row("singles", "fp16-slow").text("value").split()
+            ):
                 yield finding(
                     "precision-slow",
                     "warning",

@@ -22,45 +22,48 @@ def release_exists(o: Outcome) -> Iterator[Finding]:
             continue
         if request.installer not in {"pip", "uv"} or request.is_source or request.wheel or request.url:
             continue
-        if chosen.offer is not None and chosen.offer.requires is not None or chosen.version.is_prerelease:
+        if (chosen.offer is not None and chosen.offer.requires is not None) or chosen.version.is_prerelease:
             continue
         if o.shelf.offer(chosen.name, chosen.version) is not None:
             continue
-        yield from _missing(o, chosen)
+        yield from _missing(o, chosen, chosen.version)
 
 
-def _missing(o: Outcome, chosen: Chosen) -> Iterator[Finding]:
-    assert chosen.version is not None  # noqa: S101  (seen to by release_exists)
+def _missing(o: Outcome, chosen: Chosen, version: Version) -> Iterator[Finding]:
     offers = o.shelf.offers(chosen.name)
     newest, oldest = offers[0].version, offers[-1].version
     settings = o.indexes_of(chosen)
     kinds = {index.kind for index in settings.of(chosen.name)} if settings is not None else set()
-    if chosen.version > newest:
+    if version > newest:
         yield finding(
             "version-unknown",
             "info",
-            f"{chosen.name} {chosen.version}",
+            f"{chosen.name} {version}",
             [chosen.says, f"the newest {chosen.name} in the facts of {o.catalog.generated} is {newest}"],
             "whether it fits is not known",
             is_unknown=chosen.name in {"torch", "onnxruntime-gpu", "onnxruntime", "transformers"},
             hint="renew the facts with `torchproof facts refresh`",
         )
         return
-    if chosen.version < oldest or kinds - {"default", "unspecified"} or chosen.name in {"torchvision", "torchaudio", "torchtext"}:
+    if (
+        version < oldest
+        or kinds - {"default", "unspecified"}
+        or chosen.name in {"torchvision", "torchaudio", "torchtext"}
+    ):
         return
-    near = sorted((offer.version for offer in offers), key=lambda version: _distance(version, chosen.version))[:4]
-    removed = o.catalog.onnxruntime_gpu_removed(chosen.version) if chosen.name == "onnxruntime-gpu" else None
+    near = sorted((offer.version for offer in offers), key=lambda other: _distance(other, version))[:4]
+    removed = o.catalog.onnxruntime_gpu_removed(version) if chosen.name == "onnxruntime-gpu" else None
     because = [chosen.says]
     if removed is not None:
         because.append(removed.fact)
-    because.append(f"the nearest {chosen.name} on the index are {joined([str(v) for v in sorted(near)])}")
+    because.append(f"the nearest {chosen.name} on the index are {joined([str(other) for other in sorted(near)])}")
     yield finding(
         "not-on-index",
         "error",
-        f"{chosen.name} {chosen.version}",
+        f"{chosen.name} {version}",
         because,
-        f"{chosen.name} {chosen.version} cannot be installed",
-        tries=[Change("pin", chosen.name, f"=={version}") for version in near],
+        f"{chosen.name} {version} cannot be installed",
+        tries=[Change("pin", chosen.name, f"=={other}") for other in near],
     )
 
 
@@ -152,7 +155,7 @@ def _tries(o: Outcome, chosen: Chosen) -> list[Change]:
 
 
 def arch_has_wheel(o: Outcome) -> Iterator[Finding]:
-    """torch on aarch64: early releases have no wheel there."""
+    """On aarch64: early releases have no wheel there."""
     release, torch = o.torch_release, o.torch
     if o.arch != "aarch64" or release is None or torch is None or o.is_conda(torch) or release.pythons("aarch64"):
         return
@@ -160,7 +163,11 @@ def arch_has_wheel(o: Outcome) -> Iterator[Finding]:
         "no-wheel-for-arch",
         "error",
         torch.title,
-        [f"{o.env.arch_origin} says aarch64", torch.says, release.cite(f"torch {release.version} has no aarch64 wheel")],
+        [
+            f"{o.env.arch_origin} says aarch64",
+            torch.says,
+            release.cite(f"torch {release.version} has no aarch64 wheel"),
+        ],
         "it cannot be installed",
     )
 

@@ -36,7 +36,7 @@ def companions_pair(o: Outcome) -> Iterator[Finding]:
             f"{name} {partner.version}",
             because,
             f"{name} {partner.version} was built for another torch: its operators would not load",
-            tries=_tries(o, torch, name, partner, rows),
+            tries=_tries(o, name, partner, rows),
         )
 
 
@@ -59,7 +59,7 @@ def is_pair(o: Outcome, release: TorchRelease, name: CompanionName, version: Ver
     return version.release[:2] in minors
 
 
-def _tries(o: Outcome, torch: Chosen, name: str, partner: Chosen, rows: tuple[object, ...]) -> list[Change]:
+def _tries(o: Outcome, name: str, partner: Chosen, rows: tuple[object, ...]) -> list[Change]:
     found = [Change("pin", name, f"=={getattr(row, 'version')}") for row in rows[:2]]  # noqa: B009
     if not rows:
         found.append(Change("remove", name, ""))
@@ -73,17 +73,16 @@ def _tries(o: Outcome, torch: Chosen, name: str, partner: Chosen, rows: tuple[ob
 
 
 def one_cuda_variant(o: Outcome) -> Iterator[Finding]:
-    """torch and a companion with labels of different CUDA builds."""
+    """Builds of torch and a companion with labels of different CUDA builds."""
     torch, release = o.torch, o.torch_release
     if torch is None or torch.variant is None:
         return
     for name in COMPANIONS:
         partner = o.package(name)
-        if partner is not None and partner.version is not None and release is not None:
-            if not is_pair(o, release, name, partner.version):
-                continue  # the pair itself is wrong, which is told already
         if partner is None or partner.variant is None or partner.variant == torch.variant or name == "torchtext":
             continue
+        if release is not None and partner.version is not None and not is_pair(o, release, name, partner.version):
+            continue  # the pair itself is wrong, which is told already
         mine, theirs = torch.variant.toolkit, partner.variant.toolkit
         is_major = (mine is None) != (theirs is None) or (mine and theirs and mine.major != theirs.major)
         yield finding(
