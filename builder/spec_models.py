@@ -84,7 +84,9 @@ class PrivateIndex(_Strict):
 
 class CondaSettings(_Strict):
     channels: ChannelAxis = ("conda-forge",)
-    packages: CondaSpecAxis = Field((), description="conda packages beside Python, such as ffmpeg or libsndfile>=1.2")
+    packages: CondaSpecAxis = Field(
+        default=(), description="conda packages beside Python, such as ffmpeg or libsndfile>=1.2"
+    )
 
 
 class SmokeSettings(_Strict):
@@ -111,7 +113,7 @@ class Matrix(_Strict):
         ("apt",),
         description="where Python comes from: apt (the base, or this machine), conda or uv; a list is an order",
     )
-    conda: CondaSettings = CondaSettings(packages=())
+    conda: CondaSettings = CondaSettings()
     user: UserNameText = "root"
     arch: Literal["x86_64", "aarch64"] = "x86_64"
     exclude_newer: DateOrWordText = Field("auto", description="date limit of packages")
