@@ -26,8 +26,12 @@ from builder.cli_options import (
     Out,
     Prefix,
     Quiet,
+    Require,
+    Scripts,
+    Skip,
     Spec,
     SpecOrNone,
+    UpTo,
     Verbose,
     open_catalog,
 )
@@ -194,7 +198,10 @@ def verify(
     prefix: Prefix = None,
     adopt: Adopt = False,
     installed: Installed = None,
-    require: Annotated[str | None, typer.Option("--require", help="L0 ... L3; default: what the spec says")] = None,
+    script: Scripts = None,
+    skip: Skip = None,
+    level: UpTo = None,
+    require: Require = None,
     as_json: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -209,7 +216,7 @@ def verify(
         raise UsageError("no-spec", "verify needs a SPEC", hint="or --installed DIR, for an environment proven before")
     wanted = _in_place(engine, in_place, prefix, adopt, proves_first=True)
     with _line(spec, only, locks, out, wanted[0], quiet, verbose, facts, wanted[1]) as run:
-        run.required = _level(require) if require else run.required
+        _choose(run, script, skip, level, require)
         run.lock_all()
         run.build_all()
         report = run.smoke_all()
@@ -219,13 +226,15 @@ def verify(
 def smoke(
     spec: Spec,
     only: Only = None,
-    script: Annotated[list[str] | None, typer.Option("--script", help="smoke scripts to run; default: all")] = None,
+    script: Scripts = None,
+    skip: Skip = None,
+    level: UpTo = None,
     locks: Locks = None,
     out: Out = Path("out"),
     engine: EngineName = "auto",
     in_place: InPlaceFlag = False,
     prefix: Prefix = None,
-    require: Annotated[str | None, typer.Option("--require", help="L0 ... L3; default: what the spec says")] = None,
+    require: Require = None,
     as_json: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -234,8 +243,7 @@ def smoke(
     """Run the smoke scripts in the images of SPEC as they were built last."""
     wanted = _in_place(engine, in_place, prefix)
     with _line(spec, only, locks, out, wanted[0], quiet, verbose, facts, wanted[1]) as run:
-        run.required = _level(require) if require else run.required
-        run.scripts = tuple(script) if script else run.scripts
+        _choose(run, script, skip, level, require)
         run.find_all()
         report = run.smoke_all()
     _finish(report, run.folders.out, as_json)
@@ -251,6 +259,18 @@ def _finish(report: RunReport, out: Path, as_json: bool) -> None:
         print_styled(reports.text(report))
         print_data(f"written: {', '.join(str(path) for path in written)}")
     raise typer.Exit(report.exit_status)
+
+
+def _choose(run: Run, script: list[str] | None, skip: list[str] | None, level: str | None, require: str | None) -> None:
+    """What is run and what is required. `--level` lowers what the spec requires; `--require` says it outright."""
+    from builder import scripts  # noqa: PLC0415
+
+    up_to = _level(level) if level else None
+    run.scripts = scripts.chosen(only=script or (), skip=skip or (), level=up_to)
+    if require:
+        run.required = _level(require)
+    elif up_to is not None:
+        run.required = min(run.required, up_to)
 
 
 def _level(text: str) -> Any:

@@ -33,6 +33,14 @@ Installed = Annotated[
     Path | None,
     typer.Option("--installed", metavar="DIR", help="tell what has changed in a proven environment; needs no SPEC"),
 ]
+Scripts = Annotated[
+    list[str] | None, typer.Option("--script", metavar="SCRIPT", help="smoke scripts to run; default: all; may repeat")
+]
+Skip = Annotated[list[str] | None, typer.Option("--skip", metavar="SCRIPT", help="smoke scripts to leave out")]
+UpTo = Annotated[
+    str | None, typer.Option("--level", help="run the scripts up to this level, L1 ... L3, and require no more")
+]
+Require = Annotated[str | None, typer.Option("--require", help="L0 ... L3; default: what the spec says")]
 Json = Annotated[bool, typer.Option("--json", help="one JSON document on standard output")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress on standard error")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="every line of the build")]

@@ -13,7 +13,7 @@ from builder.engines import Chosen
 from builder.errors import TorchproofError
 from builder.line import Folders, Plan, Progress, Work
 from builder.results import Level, RunReport
-from builder.smoke import SCRIPTS
+from builder.scripts import SCRIPTS, not_run
 from builder.sources import Sources
 from builder.spec_values import size_bytes
 
@@ -96,6 +96,8 @@ class Run:
         images = []
         for work in self.works:
             run = runs.get(work.resolution.image_id)
+            if run is not None and work.lock is not None:
+                work.checks += not_run(self.scripts, {package.name for package in work.lock.packages})
             report = line.image_report(work, run, engine=engine, required=self.required)
             images.append(settle.settled(report, work, engine, self.folders.out))
         return line.run_report(

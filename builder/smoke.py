@@ -14,12 +14,7 @@ from builder.lockfile import ImageLock
 from builder.resolution import TargetGpu
 from builder.resources import SMOKE_TESTS, walk
 from builder.results import CheckResult, Level, ScriptReport
-
-# In the order in which they tell most: a probe that fails explains what fails after it.
-SCRIPTS = ("probe", "train_step", "vram_peak", "onnx_round_trip")
-
-# The level a script's own failure to report is held against: what it would have proven first.
-_LEVELS = {"probe": Level.L1, "train_step": Level.L2, "vram_peak": Level.L3, "onnx_round_trip": Level.L2}
+from builder.scripts import BY_NAME, SCRIPTS
 
 # The host waits longer than the script's own limit: a script that ends itself says more than one that is killed.
 GRACE_S = 15.0
@@ -51,9 +46,14 @@ def run(
     files: Mapping[str, bytes] | None = None,
     on_step: Callable[[str], None] = lambda _: None,
 ) -> SmokeRun:
-    """Run `scripts` one after another in one session. `files` replaces the shipped scripts (tests do this)."""
+    """Run `scripts` one after another in one session. `files` replaces the shipped scripts (tests do this).
+
+    A script that does not concern the image is not started.
+    """
     reports: list[ScriptReport] = []
     checks: list[CheckResult] = []
+    locked = {package.name for package in lock.packages}
+    scripts = [name for name in scripts if name not in BY_NAME or BY_NAME[name].concerns(locked)]
     with engine.session(image, files if files is not None else smoke_files(), limits, gpus=gpus) as session:
         network_cut = session.network_cut
         for script, own in _rounds(scripts, has_gpu=session.has_gpu):
@@ -127,7 +127,8 @@ def read_result(script: str, result: ExecResult, *, limits: Limits, time_limit_s
 def _errored(script: str, code: str, message: str, result: ExecResult, tail: str) -> ScriptReport:
     check = CheckResult(
         id=f"{script}.ran",
-        level=_LEVELS.get(script, Level.L1),
+        # What the script would have proven first.
+        level=BY_NAME[script].level if script in BY_NAME else Level.L1,
         status="errored",
         code=code,
         message=message,
