@@ -147,7 +147,9 @@ class Request:
     @property
     def is_source(self) -> bool:
         """Built on the spot: a repository, a folder, a source archive."""
-        return self.wheel is None and (self.vcs is not None or self.path is not None or self.url is not None)
+        if self.wheel is not None or (self.path or "").endswith(".whl"):  # also `dist/*.whl`, a wheel without a name
+            return False
+        return self.vcs is not None or self.path is not None or self.url is not None
 
     @property
     def asks(self) -> str:

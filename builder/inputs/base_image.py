@@ -119,7 +119,7 @@ def _torch(name: str, tag: str | None) -> Version | None:
     joined = re.search(r"(?:^|-)torch(\d)(\d{1,2})(\d)(?:-|$)", tag)  # `torch280`, behind the image's own version
     if joined is not None:
         return Version(f"{joined[1]}.{joined[2]}.{joined[3]}")
-    match = re.match(r"(?:pytorch-?)?v?(\d\.\d+(?:\.\d+)?(?:\.dev\d+)?)(?:-|$)", tag)
+    match = re.match(r"(?:pytorch-?|torch-?|th)?v?(\d\.\d+(?:\.\d+)?(?:\.dev\d+)?)(?:-|$)", tag)
     try:
         return None if match is None else Version(match[1])
     except InvalidVersion:

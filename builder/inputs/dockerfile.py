@@ -33,6 +33,7 @@ from builder.inputs.draft import Draft, default_index
 from builder.inputs.reading import Included, Reader
 from builder.inputs.shell import Shell, SimpleCommand
 from builder.inputs.shell_words import Expander
+from builder.inputs.substitutions import evaluate
 from builder.versions import CudaVariant
 
 # Set by the builder for every platform; x86_64 unless `--platform` says otherwise.
@@ -251,7 +252,10 @@ class _Dockerfile:
             known = {name: value for name, value in scope.items() if value is not None}
             self._command(command, words, built, known, shell.cwd, depth)
 
-        shell = Shell(scope, run, cwd=built.stage.cwd, substitute=self._substitute)
+        def substitute(inner: str) -> str | None:
+            return evaluate(inner, scope, self._answers)
+
+        shell = Shell(scope, run, cwd=built.stage.cwd, substitute=substitute)
         shell.walk(script.text)
 
     def _command(
@@ -324,10 +328,12 @@ class _Dockerfile:
         expander = Expander(variables)
         return [word for part in raw.split() for word in expander.words(part)]
 
-    def _substitute(self, inner: str) -> str | None:
-        known = {"uname -m": "aarch64" if self._platform is _ARM else "x86_64", "uname": "Linux", "uname -s": "Linux"}
-        known["dpkg --print-architecture"] = self._platform["TARGETARCH"]
-        return known.get(inner.strip())
+    @property
+    def _answers(self) -> dict[str, str]:
+        """What commands about the machine print while the image is built."""
+        arch = self._platform["TARGETARCH"]
+        machine = "aarch64" if arch == "arm64" else "x86_64"
+        return {"uname -m": machine, "arch": machine, "uname -s": "Linux", "dpkg --print-architecture": arch}
 
     def _find(self, name: str, cwd: str) -> Included:
         """A file named inside the image: where it was copied from, else by its name beside the Dockerfile."""

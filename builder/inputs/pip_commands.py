@@ -112,6 +112,15 @@ def _pip_config(call: Call, rest: tuple[Word, ...]) -> None:
         option = words[1].rpartition(".")[2]
         value = f"--{option}={words[2]}" if option not in {"no-index", "pre"} else f"--{option}"
         call.stage.pip_settings.append(pip_options.parse([(value, call.origin)]))
+    elif words[:1] == ["unset"] and len(words) >= 2:
+        option = words[1].rpartition(".")[2]
+        for options in call.stage.pip_settings:
+            if option == "index-url":
+                options.primary = None
+            elif option == "extra-index-url":
+                options.additive = []
+            elif option == "find-links":
+                options.find_links = []
 
 
 def install(call: Call, rest: tuple[Word, ...], installer: str, python: str | None, *, is_sync: bool = False) -> None:

@@ -63,6 +63,7 @@ def test_base_images(reference: str, repository: str, toolkit: str, flavor: str,
         ("runpod/pytorch:2.1.0-py3.10-cuda11.8.0-devel-ubuntu22.04", "2.1.0", "3.10"),
         ("runpod/pytorch:1.0.2-cu1281-torch280-ubuntu2404", "2.8.0", "None"),
         ("cnstark/pytorch:1.7.0-py3.8.13-cuda11.0.3-ubuntu18.04", "1.7.0", "3.8.13"),
+        ("team/pytorch:th2.6.0-cu124-flashattn2.7.4-cxx11abi0-devel", "2.6.0", "None"),
         ("pytorch/pytorch:latest", "None", "None"),
         ("nvcr.io/nvidia/pytorch:24.01-py3", "None", "None"),
         ("python:3.9", "None", "3.9"),
@@ -429,6 +430,37 @@ def test_broken_files_are_survived(text: str) -> None:
 def test_expansion(raw: str, value: str) -> None:
     found = Expander({"A": "1 2", "E": "", "V": "12.1.0", "U": None}).text(raw)
     assert found == value or raw in {"${", "$((1+1))"}
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "variant"),
+    [
+        ("echo $V | cut -d. -f1,2 | tr -d '.'", "cu121"),
+        ("echo ${V} | cut -d'.' -f-2 | tr -d '.'", "cu121"),
+        ("echo ${V} | sed 's/\\.//g' | cut -c 1-3", "cu121"),
+        ("echo ${V} | sed 's/\\.//' | cut -c1-3", "cu121"),
+        ("echo $V | awk -F. '{print $1$2}'", "cu121"),
+        ("printf %s $V | cut -d . -f 1-2 | tr -d .", "cu121"),
+        ("echo $V | grep -o 12", "None"),
+        ("nvcc --version", "None"),
+        ("echo $U | tr -d .", "None"),
+        ("echo 121; rm x", "None"),
+    ],
+)
+def test_index_addresses_that_are_computed(pipeline: str, variant: str) -> None:
+    head = "FROM python:3.10\nARG V=12.1.1\nARG U\n"
+    found = env(f"{head}RUN pip install torch --index-url https://download.pytorch.org/whl/cu$({pipeline})\n")
+    assert str(found.steps[0].indexes.primary.variant) == variant
+    assert set(found.in_force()) == {"torch"}
+
+
+def test_settings_that_are_taken_back_and_wheels_without_a_name() -> None:
+    found = run(
+        "RUN pip config set global.index-url https://x.example/whl/cu121 && pip config unset global.index-url\n"
+        "RUN pip install dist/*.whl torch"
+    )
+    assert found.steps[0].indexes.primary.url is None
+    assert (found.builds, set(found.in_force())) == ((), {"torch"})
 
 
 def test_unquoted_values_are_split() -> None:
