@@ -235,7 +235,7 @@ def _torch_row(
     found = _metadata(index, group)
     source = f"index metadata of torch {version}, {today}"
     nvidia = sorted(str(r) for r in found if r.name.startswith(("nvidia-", "cuda-")))
-    exact = {
+    exact: dict[str, str | None] = {
         canonicalize_name(r.name): next((s.version for s in r.specifier if s.operator == "=="), None) for r in found
     }
     toolkit = exact.get("cuda-toolkit") or exact.get("nvidia-cuda-runtime-cu12") or exact.get("nvidia-cuda-runtime")

@@ -83,6 +83,7 @@ class SourceExtension(PackageHazard):
 
     toolkit: Annotated[Text, Field(pattern="^(major|minor|any)$")]
     needs_compiler: bool
+    repositories: tuple[Text, ...] = ()  # last part of the address, in lower case, where it is not the package's name
     imports_torch: bool
 
 
@@ -137,7 +138,7 @@ class Hazards(Topic):
     def _row_ids_once(self) -> Hazards:
         kinds = (self.bounds, self.native_libraries, self.source_extensions, self.onnx_ir, self.prebuilt)
         kinds_too = (self.base_images, self.system_libraries, self.undeclared, self.singles)
-        ids = [row.id for kind in (*kinds, *kinds_too) for row in kind]  # type: ignore[attr-defined]
+        ids = [row.id for kind in (*kinds, *kinds_too) for row in kind]
         if twice := sorted({item for item in ids if ids.count(item) > 1}):
             raise ValueError(f"the row ids {', '.join(twice)} are used twice")
         return self

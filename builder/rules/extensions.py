@@ -195,14 +195,28 @@ class _Build:
     version: Version | None
 
 
+def _extension(o: Outcome, name: str) -> Hazard | None:
+    """By the package's name or that of its repository."""
+    for row in o.catalog.hazards.all("source_extensions"):
+        if name in {row.package, *(row.get("repositories") or ())}:
+            return row
+    return None
+
+
+def _last_part(text: str) -> str:
+    """`detectron2` of `git+https://.../detectron2.git@v0.6`."""
+    words = [word for word in text.split() if "/" in word] or [text]
+    path = re.split(r"[@#?]", re.sub(r"^\w+\+?\w*://[^/]*", "", words[-1]))[0]
+    return path.rstrip("/").rpartition("/")[2].removesuffix(".git").lower()
+
+
 def _builds(o: Outcome) -> list[_Build]:
     found: dict[str, _Build] = {}
     for build in o.env.builds:
-        rows = o.catalog.hazards.of("source_extensions", build.name) if build.name else ()
-        if rows:
-            found[rows[0].package] = _Build(
-                f"{build.origin} builds {build.name}", rows[0], build.step, build.variables, None
-            )
+        row = _extension(o, build.name or _last_part(build.text))
+        if row is not None:
+            says = f"{build.origin} builds {build.name or build.text[:80]}"
+            found[row.package] = _Build(says, row, build.step, build.variables, None)
     for chosen in o.packages.values():
         rows = o.catalog.hazards.of("source_extensions", chosen.name)
         if not rows or chosen.name in found or o.is_conda(chosen) or chosen.label is not None:

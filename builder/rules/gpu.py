@@ -69,6 +69,8 @@ def _runs(o: Outcome, torch: Chosen, toolkit: CudaVersion, gpu: Gpu) -> tuple[bo
         if answer is not None:
             return answer, build.fact
     row = o.catalog.toolkit(toolkit)
+    if build is not None and build.archs is not None and row is not None and device < row.archs[0].capability:
+        return False, build.fact  # whatever PTX it holds, its compiler makes none for so old a card
     if (
         row is not None
         and best_code(row.archs, device, toolkit) is None

@@ -71,6 +71,26 @@ def _distance(one: Version, other: Version) -> tuple[int, int, int, bool]:
     return abs(one.major - other.major), abs(one.minor - other.minor), abs(one.micro - other.micro), one < other
 
 
+def release_is_current(o: Outcome) -> Iterator[Finding]:
+    """A pin to a withdrawn release: an installer takes it because it is pinned, and says so."""
+    for chosen in o.packages.values():
+        offer = chosen.offer
+        if offer is None or not offer.is_yanked or not chosen.is_pinned or o.is_conda(chosen):
+            continue
+        package = o.catalog.packages.get(chosen.name)
+        fact = f"{chosen.name} {chosen.version} was withdrawn from the index"
+        offers = [each.version for each in o.shelf.offers(chosen.name) if not each.is_yanked]
+        near = sorted(offers, key=lambda other: _distance(other, offer.version))[:2]
+        yield finding(
+            "release-withdrawn",
+            "warning",
+            f"{chosen.name} {chosen.version}",
+            [chosen.says, package.cite(fact) if package is not None else fact],
+            "its makers found a fault in it",
+            tries=[Change("pin", chosen.name, f"=={version}") for version in near],
+        )
+
+
 def python_has_wheel(o: Outcome) -> Iterator[Finding]:
     if o.python is None:
         return
@@ -232,4 +252,4 @@ def _glibc_tries(o: Outcome, chosen: Chosen) -> list[Change]:
     return [Change("pin", "torch", f"=={fits[0].version}")] if fits else []
 
 
-RULES = (release_exists, python_has_wheel, arch_has_wheel, glibc_meets_wheels)
+RULES = (release_exists, release_is_current, python_has_wheel, arch_has_wheel, glibc_meets_wheels)
