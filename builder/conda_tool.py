@@ -14,12 +14,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from builder.conda_urls import alias, url_of
 from builder.errors import BuildError, EngineError, PackageIndexError, StaleLockError, TorchproofError
 from builder.lockfile import ImageLock, LockedConda
 from builder.resolution import Resolution
+from builder.sources import verify_file
 from builder.uv_errors import conflict
 from builder.versions import CudaVariant
 
@@ -91,7 +92,7 @@ def solve(wanted: Wanted, environ: Mapping[str, str]) -> tuple[LockedConda, ...]
             ],
             detail=str(error),
         ) from None
-    except Exception as error:
+    except _faults(rattler) as error:
         raise unreachable(wanted.image_id, wanted.channels, error) from error
     return tuple(sorted((_locked(record, names) for record in found), key=lambda package: package.name))
 
@@ -114,6 +115,14 @@ def create(lock: ImageLock, prefix: Path, environ: Mapping[str, str], *, install
     """
     rattler = _rattler()
     records = [_record(package, environ, rattler) for package in lock.conda or ()]
+    for package in lock.conda or ():
+        url = url_of(package, environ)
+        if url.startswith("file://"):
+            # py-rattler holds what it downloads against its hash, but not what it finds in a folder.
+            path = Path(unquote(urlsplit(url).path))
+            if not path.is_file():
+                raise unreachable(lock.image_id, (package.channel,), FileNotFoundError(f"there is no {path}"))
+            verify_file(path, package.sha256)
     prefix.mkdir(parents=True, exist_ok=True)
     try:
         _run(
@@ -121,13 +130,13 @@ def create(lock: ImageLock, prefix: Path, environ: Mapping[str, str], *, install
                 records,
                 prefix,
                 cache_dir=_cache(environ, "packages"),
-                platform=SUBDIRS[lock.arch],
+                platform=rattler.Subdir(SUBDIRS[lock.arch]),
                 execute_link_scripts=False,
                 show_progress=False,
                 alternative_target_prefix=installed_as,
             )
         )
-    except Exception as error:
+    except _faults(rattler) as error:
         text = str(error)
         what = f"the conda part of `{lock.image_id}` cannot be installed"
         if "hash mismatch" in text.lower() or "sha256" in text.lower():
@@ -161,6 +170,12 @@ def _rattler() -> Any:
             "`provider: uv`",
         ) from None
     return rattler
+
+
+def _faults(rattler: Any) -> tuple[type[Exception], ...]:
+    """What py-rattler raises on purpose; a fault of ours is none of it."""
+    found = vars(rattler.exceptions).values()
+    return tuple(one for one in found if isinstance(one, type) and issubclass(one, Exception))
 
 
 def _channels(environ: Mapping[str, str], rattler: Any) -> Any:

@@ -80,9 +80,14 @@ def _distribution(info: Path) -> tuple[str, str, str]:
         f"{row[0]},{row[1]}\n"
         for row in csv.reader(text.splitlines())
         # Rows without a hash are RECORD itself and compiled files.
-        if len(row) >= 2 and row[1] and not is_about_the_install(row[0])
+        if len(row) >= 2 and row[1] and not is_about_the_install(row[0]) and not _is_script(row[0])
     )
     return name, version, hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def _is_script(path: str) -> bool:
+    """The installer writes the path of the environment's Python into it: every environment has its own."""
+    return path.startswith("../") and "/bin/" in path
 
 
 def is_about_the_install(path: str) -> bool:

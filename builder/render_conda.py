@@ -22,7 +22,7 @@ def values(lock: ImageLock) -> Mapping[str, Any]:
         "has_pip": "pip" in names,
         "cuda": cuda,
         "glibc": lock.glibc,
-        "arch": lock.arch,
+        "torch_version": lock.torch.partition("+")[0],
         "versions": {package.name: package.version.partition("+")[0] for package in lock.packages},
     }
 
