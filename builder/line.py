@@ -193,7 +193,7 @@ def built(
     )
     secrets_folder = folders.out / ".secrets"
     try:
-        contexts: dict[str, str] = {"uv": str(_uv_folder(folders.out))}
+        contexts: dict[str, str] = {"uv": str(uv_folder(folders.out))}
         secrets = sources.build_secrets(
             secrets_folder, variant=_one_variant(ready), indexes=[i for w in ready for i in w.resolution.indexes]
         )
@@ -288,7 +288,7 @@ def _stage_wheels(works: Sequence[Work], sources: Sources, wheelhouse: Path) -> 
             shutil.rmtree(part, ignore_errors=True)
 
 
-def _uv_folder(out: Path) -> Path:
+def uv_folder(out: Path) -> Path:
     """A folder with nothing but the uv binary: a named context is sent whole."""
     folder = out / ".uv"
     target = folder / "uv"

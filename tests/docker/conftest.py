@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import socket
 import subprocess
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +17,7 @@ from builder.bases import ensure_debian_base
 from builder.docker_engine import DockerEngine
 from builder.engine import BuildPlan, BuildTarget, BuiltImage
 from builder.errors import EngineError
+from builder.processes import stop_group, wait_until
 
 Build = Callable[..., BuiltImage]
 
@@ -94,3 +97,32 @@ def project_on(engine: DockerEngine, tmp_path: Path) -> Iterator[Callable[[str],
     yield make
     for project in made:
         subprocess.run(["docker", "image", "rm", "--force", project.tag], capture_output=True, check=False)
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[str]:
+    """host:port of an empty registry on loopback, which engines trust without TLS."""
+    command = shutil.which("docker-registry") or shutil.which("registry")
+    if command is None:
+        if "docker" in os.environ.get("TORCHPROOF_REQUIRE", "").split(","):
+            pytest.fail("TORCHPROOF_REQUIRE=docker, but docker-registry is not installed (bin/docker-up --tools)")
+        pytest.skip("needs docker-registry (a Debian package)")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    config = tmp_path / "registry.yml"
+    storage = {"filesystem": {"rootdirectory": str(tmp_path / "storage")}}
+    config.write_text(json.dumps({"version": 0.1, "storage": storage, "http": {"addr": address}}), encoding="utf-8")
+    with (tmp_path / "registry.log").open("w") as log:
+        process = subprocess.Popen([command, "serve", config], stdout=log, stderr=log, start_new_session=True)
+    try:
+        host, _, port = address.partition(":")
+        assert wait_until(lambda: _answers(host, int(port)), limit_s=20)
+        yield address
+    finally:
+        stop_group(process)
+
+
+def _answers(host: str, port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((host, port)) == 0

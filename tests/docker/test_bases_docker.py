@@ -6,11 +6,9 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -21,7 +19,7 @@ from builder.bases import BASE_LABEL, ensure_debian_base, resolve_reference_dige
 from builder.docker_engine import DockerEngine
 from builder.engine import Limits
 from builder.errors import EngineError
-from builder.processes import stop_group, wait_until
+from builder.processes import wait_until
 
 pytestmark = pytest.mark.docker
 
@@ -91,35 +89,6 @@ def test_interrupted_debootstrap_leaves_no_folder_mount_or_process(
     assert [path.name for path in tmp_path.iterdir()] == ["debian-bookworm.lock"]
     assert str(tmp_path) not in Path("/proc/self/mounts").read_text(encoding="utf-8")
     assert not any(process_tree.descendants(pid) for pid in family)
-
-
-@pytest.fixture
-def registry(tmp_path: Path) -> Iterator[str]:
-    """host:port of an empty registry on loopback, which engines trust without TLS."""
-    command = shutil.which("docker-registry") or shutil.which("registry")
-    if command is None:
-        if "docker" in os.environ.get("TORCHPROOF_REQUIRE", "").split(","):
-            pytest.fail("TORCHPROOF_REQUIRE=docker, but docker-registry is not installed (bin/docker-up --tools)")
-        pytest.skip("needs docker-registry (a Debian package)")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    config = tmp_path / "registry.yml"
-    storage = {"filesystem": {"rootdirectory": str(tmp_path / "storage")}}
-    config.write_text(json.dumps({"version": 0.1, "storage": storage, "http": {"addr": address}}), encoding="utf-8")
-    with (tmp_path / "registry.log").open("w") as log:
-        process = subprocess.Popen([command, "serve", config], stdout=log, stderr=log, start_new_session=True)
-    try:
-        host, _, port = address.partition(":")
-        assert wait_until(lambda: _answers(host, int(port)), limit_s=20)
-        yield address
-    finally:
-        stop_group(process)
-
-
-def _answers(host: str, port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex((host, port)) == 0
 
 
 def test_digest_of_a_tag_is_the_one_that_was_pushed(engine: DockerEngine, debian: str, registry: str) -> None:

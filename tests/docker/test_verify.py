@@ -364,6 +364,28 @@ def test_an_index_that_does_not_answer_is_exit_6(tmp_path: Path, engine: DockerE
     assert "error[index-unreachable]" in done.stdout
 
 
+def test_a_base_of_a_registry_is_pinned_by_digest_when_locked_and_pulled_by_it(
+    engine: DockerEngine, debian: str, quickstart: Verified, registry: str, tmp_path: Path
+) -> None:
+    reference = f"{registry}/torchproof/debian:bookworm"
+    spec = tmp_path / "pinned.yaml"
+    spec.write_text((ROOT / "images/quickstart.yaml").read_text().replace("debian:bookworm", reference))
+    try:
+        for command in (["tag", debian, reference], ["push", "--quiet", reference], ["rmi", reference]):
+            subprocess.run(["docker", *command], check=True, capture_output=True)
+        locked = torchproof("lock", str(spec), "-q")
+        assert locked.returncode == 0, locked.stderr[-2000:]
+        lock = lockfile.read(next((tmp_path / "locks").glob("*.lock")))
+        assert lock.base_digest is not None
+        built = torchproof("build", str(spec), "--engine", "docker", "--out", str(tmp_path / "out"), "-q")
+        assert built.returncode == 0, built.stderr[-2000:]
+        rendered = (tmp_path / "out/pinned/context" / lock.image_id / "Dockerfile").read_text()
+        assert f"FROM {reference}@{lock.base_digest} AS base" in rendered
+        engine.remove(engine.image(built.stdout.split()[0]))
+    finally:
+        subprocess.run(["docker", "image", "rm", "--force", reference], capture_output=True, check=False)
+
+
 # --- the stack of 2022 -----------------------------------------------------------------------------------------------
 
 
