@@ -21,7 +21,9 @@ class Nvml:
         try:
             self.calls = ctypes.CDLL(library)
         except OSError as error:
-            raise NvmlError("{} cannot be loaded: {}".format(library, error)) from None
+            # The loader names the library again before it says what is wrong.
+            reason = str(error).split(": ", 1)[-1]
+            raise NvmlError("{} cannot be loaded: {}".format(library, reason)) from None
 
     def __enter__(self):
         self.call("nvmlInit_v2")
