@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from builder import installed_record
 from builder.cli_output import print_data
 from builder.errors import StaleLockError
 from builder.installed_record import Changes
+
+if TYPE_CHECKING:
+    from builder.catalog import Catalog
+    from builder.sources import Sources
 
 _MOST_FILES = 20
 
@@ -65,3 +71,28 @@ def _shown(start: str, paths: tuple[str, ...]) -> Iterator[str]:
 
 def _count(files: Mapping[str, Mapping[str, str]]) -> int:
     return sum(len(paths) for paths in files.values())
+
+
+def export(
+    where: Path,
+    name: str,
+    python: str | None,
+    catalog: Catalog,
+    sources: Sources,
+    on_line: Callable[[str], None],
+) -> None:
+    """Write the spec and lock of an environment that exists into the current folder, and list what differs."""
+    from builder import engines, existing, from_env  # noqa: PLC0415 - only here
+
+    found = existing.read(where, os.environ)
+    done = from_env.export(
+        found, Path(), name, catalog, sources, python=python, host=engines.this_host(), on_line=on_line
+    )
+    print_data(f"{done.spec_file}: the spec of {done.lock.image_id}")
+    print_data(f"{done.lock_file}: {len(done.lock.packages)} packages, {len(done.lock.conda or ())} of conda")
+    if not done.differences:
+        print_data("no differences: every package is locked in the version that is installed")
+        return
+    print_data(f"{len(done.differences)} differences between {where} and the lock:")
+    for text in done.differences:
+        print_data(f"  {text}")

@@ -18,6 +18,9 @@ from builder.cli_options import (
     Adopt,
     EngineName,
     Facts,
+    FromEnv,
+    FromEnvName,
+    FromEnvPython,
     InPlaceFlag,
     Installed,
     Json,
@@ -84,7 +87,7 @@ def resolve(spec: Spec, only: Only = None, as_json: Json = False, facts: Facts =
 
 
 def lock(
-    spec: Spec,
+    spec: SpecOrNone = None,
     only: Only = None,
     locks: Locks = None,
     check: Annotated[bool, typer.Option("--check", help="only tell what is stale; exit 5 when something is")] = False,
@@ -92,8 +95,19 @@ def lock(
     quiet: Quiet = False,
     verbose: Verbose = False,
     facts: Facts = None,
+    from_env: FromEnv = None,
+    name: FromEnvName = "exported",
+    python: FromEnvPython = None,
 ) -> None:
     """Write one lock per image: every wheel of the target, exact, with its hash."""
+    if from_env is not None:
+        from builder import cli_in_place  # noqa: PLC0415
+
+        with _reporter(quiet, verbose) as progress:
+            cli_in_place.export(from_env, name, python, open_catalog(facts), _sources(), progress.line)
+        return
+    if spec is None:
+        raise UsageError("no-spec", "lock needs a SPEC", hint="or --from-env PREFIX, for an environment that exists")
     from builder import line, lockfile  # noqa: PLC0415
 
     plan = _plan(spec, only, facts)

@@ -41,6 +41,19 @@ UpTo = Annotated[
     str | None, typer.Option("--level", help="run the scripts up to this level, L1 ... L3, and require no more")
 ]
 Require = Annotated[str | None, typer.Option("--require", help="L0 ... L3; default: what the spec says")]
+FromEnv = Annotated[
+    Path | None,
+    typer.Option(
+        "--from-env",
+        metavar="PREFIX|FILE",
+        help="write the spec and lock of an existing environment: a prefix, or the output of pip freeze or conda list",
+    ),
+]
+FromEnvName = Annotated[str, typer.Option("--name", help="with --from-env: the spec is written to NAME.yaml")]
+FromEnvPython = Annotated[
+    str | None,
+    typer.Option("--python", metavar="X.Y", help="with --from-env: the Python, where a list does not tell it"),
+]
 Json = Annotated[bool, typer.Option("--json", help="one JSON document on standard output")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress on standard error")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="every line of the build")]

@@ -17,6 +17,7 @@ import local_channel
 from fakes import Told
 
 from builder import conda_tool, engines, installed, line, lockfile
+from builder import lock as locking
 from builder.catalog import Catalog
 from builder.conda_tool import Wanted
 from builder.engines import Chosen
@@ -75,7 +76,7 @@ class CondaLine:
         sources = Sources.from_environment(self.environ, read_pip_config(self.environ))
         progress = Told()
         try:
-            lock = line.locking.lock(resolution, sources)
+            lock = locking.lock(resolution, sources)
         except PackageIndexError as error:
             pytest.skip(f"the wheels cannot be locked here: {error.what}")
         lock = replace(lock, provider="conda", conda=conda_tool.solve(pretended, self.environ))
