@@ -45,7 +45,7 @@ def load(files: Sequence[str | Path], options: Options | None = None) -> list[Lo
         if kind == "spec":
             from builder.inputs import specs  # noqa: PLC0415 - imports pydantic
 
-            cells += [Loaded(label, applied(env.merge(asked), options)) for label, env in specs.load(str(file))]
+            cells += [Loaded(label, applied(env.merge(asked), options)) for label, env in specs.load(str(file), text)]
             continue
         found = parse(kind, text, str(file), options=options)
         together = found if together is None else together.merge(found)

@@ -20,15 +20,21 @@ from builder.environment import (
     Request,
     Source,
 )
-from builder.inputs import base_image, names, options, requirement
+from builder.errors import SpecError
+from builder.inputs import base_image, names, options, requirement, yaml_nodes
 from builder.inputs.draft import Draft, default_index
 from builder.versions import CudaVariant, DriverVersion, PythonVersion
 
 _OPEN = frozenset({"auto", "none"})
 
 
-def load(path: str) -> Iterator[tuple[str, Environment]]:
+def load(path: str, text: str) -> Iterator[tuple[str, Environment]]:
     """A label for each cell and what it asks for; SpecError as `spec.load` raises it."""
+    try:
+        yaml_nodes.read(text)
+    except yaml_nodes.NotYamlError as error:
+        # Aliases that multiply and brackets without end would keep the strict reader busy for hours.
+        raise SpecError("spec-not-yaml", f"`{path}:{error.line}` is not YAML: {error.why}") from None
     from builder import spec  # noqa: PLC0415 - imports pydantic, which only specs need
 
     loaded = spec.load(Path(path), shown_as=path)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from builder.environment import Environment
+from builder.errors import SpecError
 from builder.inputs import Options, load, parse
 from builder.inputs.kinds import detect
 from builder.inputs.poetry import read_range
@@ -306,6 +307,23 @@ def test_a_matrix_gives_one_environment_a_cell(tmp_path: Path) -> None:
     assert "transformers" not in first.in_force()
     assert [gpu.name for gpu in first.gpus] == ["T4"]
     assert str(found[1].environment.in_force()["torch"].specifier) == "==2.5.*"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "axes: &a [x, x, x, x, x, x, x, x, x]\n"
+        + "".join(f"{c}: &{c} [{', '.join([f'*{p}'] * 9)}]\n" for p, c in zip("abcdefgh", "bcdefghi", strict=True)),
+        "axes: " + "[" * 5000,
+        "axes: [\n",
+        "axes: {torch: [2.6.0]}\nunknown: 1\n",
+    ],
+)
+def test_a_broken_or_hostile_matrix_is_an_error_at_once(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "m.yaml"
+    file.write_text(text)
+    with pytest.raises(SpecError):
+        load([file])
 
 
 @pytest.mark.parametrize(
