@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from builder.cli_options import Facts, Json, open_catalog
-from builder.cli_output import print_data, print_styled
+from builder.cli_output import print_data
 from builder.errors import ConflictError, UsageError
-
-if TYPE_CHECKING:
-    from builder.check import CheckDocument
 
 
 def register(app: typer.Typer) -> None:
@@ -48,17 +45,9 @@ def check(
     facts: Facts = None,
 ) -> None:
     """Is this environment compatible, incompatible or unknown, and why: files, pins, a GPU, a driver, a system."""
-    from datetime import date as day  # noqa: PLC0415
+    from builder.check_command import run  # noqa: PLC0415
+    from builder.inputs import Options  # noqa: PLC0415
 
-    from builder.check import check as judged  # noqa: PLC0415
-    from builder.inputs import Options, load  # noqa: PLC0415
-
-    if not file and not pin and not (gpu or driver or python or precision):
-        raise UsageError(
-            "nothing-to-check", "there is nothing to check", hint="name a file, or give --pin torch==2.6.0"
-        )
-    if write and not fix:
-        raise UsageError("write-without-fix", "--write changes nothing without --fix", hint="say --fix --write")
     options = Options(
         pins=tuple(pin or ()),
         python=python,
@@ -73,52 +62,9 @@ def check(
         precisions=tuple(precision or ()),
         opset=opset,
     )
-    catalog = open_catalog(facts)
-    today = day.today()  # noqa: DTZ011  (a day is enough for the age of the facts)
-    loaded = load(file or (), options)
-    documents = [judged(each.environment, catalog, name=each.name, today=today) for each in loaded]
-    if fix:
-        _fix(documents, catalog, write=write)
-    elif as_json:
-        print_data(json.dumps(_json(documents), ensure_ascii=False, indent=1))
-    else:
-        _say(documents)
-    if any(document.verdict == "incompatible" for document in documents):
-        raise typer.Exit(ConflictError.exit_status)
-
-
-def _json(documents: list[CheckDocument]) -> dict[str, Any]:
-    """One environment is the document itself; the cells of a spec stand in `cells` under the worst verdict."""
-    if len(documents) == 1 and not documents[0].name:
-        return documents[0].to_json()
-    order = ("incompatible", "unknown", "compatible")
-    verdict = min((document.verdict for document in documents), key=order.index, default="compatible")
-    cells = [document.to_json() for document in documents]
-    return {
-        "schema_version": 1,
-        "verdict": verdict,
-        "findings": [found for cell in cells for found in cell["findings"]],
-        "cells": cells,
-    }
-
-
-def _say(documents: list[CheckDocument]) -> None:
-    from builder.check_text import text  # noqa: PLC0415
-
-    print_styled(text(documents))
-
-
-def _fix(documents: list[CheckDocument], catalog: Any, *, write: bool) -> None:
-    from builder.edits import diffs, written  # noqa: PLC0415
-
-    changed = [found for document in documents for found in diffs(document, catalog)]
-    if not changed:
-        print_data("nothing to change: no hint of a change to a file was found to hold")
-    for each in changed:
-        print_data(each.diff)
-    if write:
-        for path in written(changed):
-            print_data(f"written: {path}")
+    status = run(file or (), options, facts=facts, as_json=as_json, fix=fix, write=write)
+    if status:
+        raise typer.Exit(status)
 
 
 def recommend(

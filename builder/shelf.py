@@ -77,6 +77,20 @@ class Shelf:
             self._offers[name] = tuple(self._all(name))
         return self._offers[name] or ()
 
+    def newest_first(self, name: str) -> Iterator[Offer]:
+        """As `offers`, made one by one."""
+        if name in self._offers or name in _OWN_TOPIC:
+            yield from self.offers(name)
+            return
+        package = self.catalog.packages.get(name)
+        for release in () if package is None else package.newest_first():
+            key = (name, str(release.version))
+            if key not in self._single:
+                self._single[key] = self._of_release(release)
+            offer = self._single[key]
+            if offer is not None:
+                yield offer
+
     def offer(self, name: str, version: Version) -> Offer | None:
         """None: the facts have no such release."""
         key = (name, version.public)

@@ -6,7 +6,7 @@ search is exhaustive below `LIMIT` steps, so a failure is a proof; above it the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from packaging.specifiers import SpecifierSet
@@ -99,12 +99,14 @@ class _Search:
     def candidates(self, name: str) -> Iterable[Offer]:
         if name in self.pinned:
             return (self.pinned[name],)
-        found = self.shelf.offers(name)
+        return (offer for offer in self._in_order(name) if self._may_take(offer))
+
+    def _in_order(self, name: str) -> Iterator[Offer]:
         kept = self.installed.get(name)
-        if kept is not None:
-            first = self.shelf.offer(name, kept)
-            found = found if first is None else (first, *(offer for offer in found if offer.version != kept))
-        return (offer for offer in found if self._may_take(offer))
+        first = None if kept is None else self.shelf.offer(name, kept)
+        if first is not None:
+            yield first
+        yield from (offer for offer in self.shelf.newest_first(name) if first is None or offer.version != kept)
 
     def _may_take(self, offer: Offer) -> bool:
         if offer.is_yanked or (offer.released and offer.released > self.today) or not self.keeps(offer.name, offer):

@@ -108,6 +108,14 @@ class Package(Row):
         rows = sorted(((Version(key), raw) for key, raw in self._rows.items()), key=lambda item: item[0], reverse=True)
         return {version: Release(self.name, version, raw, self._sets) for version, raw in rows}
 
+    def newest_first(self) -> Iterator[Release]:
+        """As `releases`, made one by one: rows stand in order of version, and the first is mostly the one wanted."""
+        if "releases" in self.__dict__ or "source" in self._raw:  # a row of a refresh is ordered anew
+            yield from self.releases.values()
+            return
+        for key in reversed(list(self._rows)):
+            yield Release(self.name, Version(key), self._rows[key], self._sets)
+
     def release(self, version: Version) -> Release | None:
         raw = self._rows.get(str(version)) or self._rows.get(version.public)
         if raw is not None:

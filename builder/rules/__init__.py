@@ -1,1 +1,1 @@
-"""What must hold together, one module a family: each rule small and pure, Outcome -> findings; registry.py lists all."""
+"""What must hold together, one module a family; a rule is small and pure, Outcome -> findings. registry.py has all."""

@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+
 from builder.catalog import Catalog
 from builder.check import check
 from builder.inputs import Options, load
@@ -14,10 +15,15 @@ from builder.inputs import Options, load
 ROOT = Path(__file__).resolve().parent.parent.parent
 TEXT = (ROOT / "docs" / "errors.md").read_text().split("\n## Check findings\n")[1].split("\n## ")[0]
 SECTIONS = {
-    match[1]: match[2] for match in re.finditer(r"^### `([a-z0-9-]+)`\n(.*?)(?=^### |\Z)", TEXT, re.MULTILINE | re.DOTALL)
+    match[1]: match[2]
+    for match in re.finditer(r"^### `([a-z0-9-]+)`\n(.*?)(?=^### |\Z)", TEXT, re.MULTILINE | re.DOTALL)
 }
 FILES = {"dockerfile": "Dockerfile", "yaml": "environment.yml", "text": "requirements.txt"}
-EXAMPLES = {code: found[1] for code, body in SECTIONS.items() if (found := re.search(r"^    torchproof check (.*)$", body, re.M))}
+EXAMPLES = {
+    code: found[1]
+    for code, body in SECTIONS.items()
+    if (found := re.search(r"^    torchproof check (.*)$", body, re.MULTILINE))
+}
 CATALOG = Catalog.shipped()
 
 

@@ -1,0 +1,142 @@
+"""Each rule has an input where it speaks (docs/errors.md, test_check_docs.py) and one beside it where it must be silent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from checking import codes
+
+BASE = "FROM nvidia/cuda:12.1.1-devel-ubuntu22.04\n"
+
+# code -> (pins, what else is said) of a good neighbour of the example in the docs.
+SILENT: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
+    ("gpu-not-covered", ("torch==1.12.1+cu113",), {"gpus": "RTX 4090"}),
+    ("gpu-not-covered", ("torch==2.9.0",), {"gpus": "B300"}),
+    ("gpu-not-covered", ("torch==2.5.1",), {"gpus": "P40"}),
+    ("gpu-unknown", ("torch==2.6.0",), {"gpus": "NVIDIA GeForce RTX 3080 Ti Laptop GPU"}),
+    ("gpu-code-unknown", ("torch==2.11.0+cu129",), {"gpus": "RTX 4090"}),
+    ("cpu-build-for-gpu", ("torch==2.6.0+cpu",), {}),
+    ("cpu-build-for-gpu", ("torch==2.12.0",), {"gpus": "GH200", "arch": "aarch64"}),
+    ("driver-too-old", ("torch==2.6.0",), {"driver": "525.60.13"}),
+    ("driver-too-old", ("torch==2.6.0",), {"driver": "590.44"}),
+    ("driver-too-old", ("torch==2.1.2+cu118",), {"driver": "470.57.02"}),
+    ("driver-without-gpu", (), {"gpus": "RTX 4090", "driver": "525.60.13"}),
+    ("compat-libs", (), {"dockerfile": BASE + "RUN pip install torch==2.1.2\n", "gpus": "A100", "driver": "525.60.13"}),
+    ("compat-libs", (), {"dockerfile": BASE + "RUN pip install torch==2.1.2\n", "gpus": "4090", "driver": "550.54"}),
+    ("compat-libs-forced", (), {"dockerfile": BASE + "RUN ldconfig\n", "gpus": "A100", "driver": "580.65"}),
+    ("precision-unsupported", ("torch==2.6.0",), {"gpus": "RTX 3060", "precisions": "bf16"}),
+    ("precision-slow", ("torch==2.6.0",), {"gpus": "P100", "precisions": "fp16"}),
+    ("base-image-missing", (), {"dockerfile": "FROM nvidia/cuda:12.4.1-cudnn-runtime-ubuntu22.04\n"}),
+    ("base-image-missing", (), {"dockerfile": "ARG TAG\nFROM nvidia/cuda:${TAG}\n"}),
+    ("base-image-missing", (), {"dockerfile": "FROM pytorch/pytorch:2.4.1-cuda12.1-cudnn9-runtime\n"}),
+    ("base-image-gone", (), {"dockerfile": "FROM nvidia/cuda:11.8.0-cudnn8-devel-ubuntu22.04\n"}),
+    ("system-library-missing", (), {"dockerfile": "FROM python:3.11\nRUN pip install opencv-python==4.10.0.84\n"}),
+    (
+        "system-library-missing",
+        (),
+        {"dockerfile": "FROM python:3.11-slim\nRUN pip install opencv-python-headless==4.10.0.84\n"},
+    ),
+    ("system-python-managed", (), {"dockerfile": BASE + "RUN pip install torch==2.1.2\n"}),
+    ("label-without-index", ("torch==2.1.0+cu118",), {}),
+    ("label-without-index", ("torch==2.1.0+cu118",), {"indexes": ("default", "cu118")}),
+    ("torch-no-variant", ("torch==2.5.1",), {"indexes": "cu121"}),
+    ("torch-none-fits", ("torch>=2.5",), {"indexes": "cu126"}),
+    ("index-not-used", ("torch",), {"indexes": "cu126"}),
+    (
+        "conda-channel-ended",
+        (),
+        {"conda": "channels: [pytorch, nvidia]\ndependencies: [pytorch=2.5.1, pytorch-cuda=12.4]\n"},
+    ),
+    (
+        "conda-no-variant",
+        (),
+        {"conda": "channels: [pytorch, nvidia]\ndependencies: [pytorch=2.0.1, pytorch-cuda=11.8]\n"},
+    ),
+    ("conda-mkl", (), {"conda": "channels: [pytorch, nvidia]\ndependencies: [pytorch=2.0.1, mkl=2024.0]\n"}),
+    ("conda-mkl", (), {"conda": "channels: [pytorch, nvidia]\ndependencies: [pytorch=2.5.1]\n"}),
+    (
+        "conda-cpu-solve",
+        (),
+        {
+            "dockerfile": "FROM mambaorg/micromamba:1\nENV CONDA_OVERRIDE_CUDA=12.4\n"
+            "RUN micromamba install -y -c conda-forge python=3.11 pytorch\n",
+            "gpus": "A100",
+        },
+    ),
+    ("no-wheel-for-python", ("torch==2.2.0",), {"python": "3.12"}),
+    ("source-build", ("transformers==4.27.4",), {"python": "3.11"}),
+    ("glibc-too-old", ("torch==2.6.0",), {"glibc": "2.17"}),
+    ("torch-family-pair", ("torch==1.10.0", "torchvision==0.11.0"), {}),
+    ("torch-family-pair", ("torch==2.13.0", "torchaudio==2.11.0"), {}),
+    ("torch-family-variant", ("torch==2.6.0+cu124", "torchvision==0.21.0"), {}),
+    ("native-library-missing", ("torch==2.8.0+cu129", "bitsandbytes==0.47.0"), {}),
+    ("extension-abi", ("torch==2.5.1", "flash-attn==2.7.3+cu12torch2.5cxx11abiFALSE"), {}),
+    ("extension-torch-pin", ("torch==2.3.0", "xformers==0.0.26.post1"), {}),
+    ("nvcc-missing", (), {"dockerfile": BASE + "RUN pip install torch==2.1.2 deepspeed==0.12.6\n"}),
+    (
+        "toolkit-differs",
+        (),
+        {
+            "dockerfile": "FROM nvidia/cuda:12.3.2-devel-ubuntu22.04\nRUN pip install torch==2.1.2\n"
+            "RUN pip install --no-build-isolation git+https://github.com/facebookresearch/detectron2.git\n"
+        },
+    ),
+    (
+        "arch-list-missing",
+        (),
+        {
+            "dockerfile": BASE + "ENV TORCH_CUDA_ARCH_LIST=8.6\nRUN pip install torch==2.1.2\n"
+            "RUN pip install --no-build-isolation git+https://github.com/facebookresearch/detectron2.git\n"
+        },
+    ),
+    ("pin-conflict", ("diffusers==0.27.2", "transformers==4.38.2", "huggingface-hub==0.21.4"), {}),
+    (
+        "torch-replaced",
+        (),
+        {"dockerfile": "FROM python:3.11\nRUN pip install torch==2.4.1\nRUN pip install accelerate==0.34.2\n"},
+    ),
+    ("cuda-library-pin", ("torch==2.2.0", "nvidia-nccl-cu12==2.19.3"), {}),
+    ("cuda-majors-mixed", ("torch==2.1.2", "nvidia-cudnn-cu12==8.9.2.26"), {}),
+    ("library-path-shadows", ("torch==2.4.1",), {"env": "LD_LIBRARY_PATH=/opt/cudnn/lib"}),
+    ("numpy-abi", ("torch==2.3.1", "numpy==2.0.2"), {"python": "3.11"}),
+    ("numpy-abi", ("torch==1.13.1", "numpy"), {"python": "3.8"}),
+    ("protobuf-major", ("tensorboard==2.8.0", "protobuf==3.20.3"), {}),
+    ("pkg-resources", ("torch==2.4.1", "setuptools==82.0.0"), {"python": "3.11"}),
+    ("onnxruntime-both", ("onnxruntime==1.23.2",), {}),
+    ("onnxruntime-cuda", ("torch==2.6.0", "onnxruntime-gpu==1.20.2"), {}),
+    ("onnxruntime-cuda", ("torch==1.13.1", "onnxruntime==1.17.1"), {"gpus": "RTX 3090"}),
+    ("onnxruntime-cudnn", ("torch==2.4.1", "onnxruntime-gpu==1.19.2"), {}),
+    ("onnx-ir-too-new", ("onnx==1.15.0", "onnxruntime==1.17.1"), {}),
+    ("opset-too-low", ("torch==2.4.1", "transformers==4.45.1"), {"opset": 17}),
+    ("onnxscript-missing", ("torch==2.8.0", "onnx==1.18.0"), {}),
+    ("transformers-torch-floor", ("torch==2.0.1", "transformers==4.51.3"), {}),
+    ("torch-load-gate", ("torch==2.6.0", "transformers==4.53.0"), {}),
+    ("dependency-undeclared", ("transformers[torch]==4.41.2", "datasets", "evaluate"), {}),
+    ("wsl-too-old", ("torch==2.6.0",), {"os": "Windows 11 build 22631 + WSL2"}),
+    ("shared-memory", (), {"dockerfile": 'FROM python:3.11\nCMD ["python", "train.py", "--num_workers", "0"]\n'}),
+]
+
+
+@pytest.mark.parametrize(("code", "pins", "said"), SILENT, ids=[f"{row[0]}-{n}" for n, row in enumerate(SILENT)])
+def test_is_silent_beside_the_fault(code: str, pins: tuple[str, ...], said: dict[str, Any]) -> None:
+    assert code not in codes(*pins, **said)
+
+
+def test_ptx_needs_the_driver_of_its_toolkit() -> None:
+    """onnxruntime and conda builds aside, no torch build of the facts runs a card by PTX alone with an old driver."""
+    assert "ptx-needs-newer-driver" not in codes("torch==2.6.0", gpus="RTX 4090", driver="525.60.13")
+
+
+def test_a_branch_alone_is_neither_new_nor_old_enough() -> None:
+    from checking import judged
+
+    (found,) = judged("torch==2.6.0", driver="525").findings
+    assert (found.code, found.severity) == ("driver-too-old", "warning")
+
+
+def test_unknown_versions_are_unknown() -> None:
+    from checking import judged
+
+    assert judged("torch==9.9.9").verdict == "unknown"
+    assert judged("torch==2.6.0", gpus="RTX 3999").verdict == "unknown"
