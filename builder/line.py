@@ -202,6 +202,10 @@ def built(
             try:
                 if bases is not None and work.lock is not None:
                     contexts.update(bases.contexts(work.lock, progress.line))
+                if work.lock is not None and work.lock.provider == "conda" and engine.kind == "docker":
+                    from builder import conda_stage  # noqa: PLC0415 - an extra
+
+                    contexts.update(conda_stage.contexts(work.lock, folders.out / "conda", sources.environment))
             except TorchproofError as error:
                 work.error = error
         ready = [work for work in ready if work.error is None]

@@ -119,9 +119,13 @@ def render(lock: ImageLock, *, link: bool = True) -> BuildContext:
         apt=lock.apt,
         user=lock.user,
         link=link,
+        provider=lock.provider or "apt",
+        conda_context=render_conda.context_name(lock),
         labels=[(key, json.dumps(value)) for key, value in sorted(labels(lock).items())],
     )
     files["install.sh"] = _template("install.sh.j2").render(python=lock.python, variant=lock.variant)
+    if lock.provider == "uv":
+        files["python.sh"] = _template("python.sh.j2").render(python=lock.python)
     for group in layers:
         files[group.file] = _requirements(lock, group)
     if lock.build_packages:
@@ -206,6 +210,8 @@ def _description(lock: ImageLock, versions: Mapping[str, str]) -> str:
 
 def _installs_python(lock: ImageLock) -> bool:
     """Distribution images get the distribution's Python; a base of Python's own, or a local one, brings it."""
+    if lock.provider is not None:
+        return False
     repository = lock.base.reference.split("@")[0].rsplit(":", 1)[0].rsplit("/", 1)[-1]
     return lock.base.kind == "debian" or (lock.base.kind == "registry" and repository in {"debian", "ubuntu", "cuda"})
 

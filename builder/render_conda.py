@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,9 +43,18 @@ def explicit(lock: ImageLock) -> str | None:
         f"# create it with `conda create --prefix DIR --file {EXPLICIT}`, mamba, micromamba, or torchproof alone",
         f"# platform: {lock.conda[0].subdir if lock.conda[0].subdir != 'noarch' else _subdir(lock.conda)}",
         "@EXPLICIT",
-        *(f"{conda_urls.url_of(package, {})}#sha256:{package.sha256}" for package in lock.conda),
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" + explicit_urls(lock)
+
+
+def context_name(lock: ImageLock) -> str | None:
+    """The named build context that holds the unpacked conda part; one for each conda part, so that images share it."""
+    text = explicit_urls(lock)
+    return f"conda-{hashlib.sha256(text.encode()).hexdigest()[:12]}" if lock.conda else None
+
+
+def explicit_urls(lock: ImageLock) -> str:
+    return "".join(f"{conda_urls.url_of(one, {})}#sha256:{one.sha256}\n" for one in lock.conda or ())
 
 
 def _subdir(packages: tuple[LockedConda, ...]) -> str:

@@ -96,24 +96,27 @@ def _add(archive: tarfile.TarFile, path: str, data: bytes, mode: int) -> None:
     archive.addfile(member, io.BytesIO(data))
 
 
-def python_package(channel: Path, *, depends: Sequence[str] = ()) -> Path:
-    """The running interpreter with its standard library, as a conda package."""
-    base = Path(sys.base_prefix)
-    binary = Path(os.path.realpath(base / "bin" / f"python{SERIES}"))
-    files: dict[str, bytes | Path] = {f"bin/python{SERIES}": binary}
-    for library in sorted((base / "lib").glob(f"libpython{SERIES}.so.*")):
+def python_package(
+    channel: Path, *, depends: Sequence[str] = (), base: Path = Path(sys.base_prefix), series: str = SERIES
+) -> Path:
+    """The running interpreter, or the one below `base`, with its standard library, as a conda package."""
+    binary = Path(os.path.realpath(base / "bin" / f"python{series}"))
+    version = VERSION if series == SERIES else f"{series}.0"
+    files: dict[str, bytes | Path] = {f"bin/python{series}": binary}
+    for library in sorted((base / "lib").glob(f"libpython{series}.so.*")):
         files[f"lib/{library.name}"] = library
-    stdlib = base / "lib" / f"python{SERIES}"
+    stdlib = base / "lib" / f"python{series}"
     for folder, folders, names in os.walk(stdlib):
         folders[:] = sorted(name for name in folders if name not in _LEFT_OUT and not name.startswith("config-"))
         for name in sorted(names):
             path = Path(folder, name)
-            if path.is_file() and not name.endswith(".pyc"):
-                files[f"lib/python{SERIES}/{path.relative_to(stdlib)}"] = path
+            # A distribution's note that its Python is not to be installed into does not hold for the package.
+            if path.is_file() and not name.endswith(".pyc") and name != "EXTERNALLY-MANAGED":
+                files[f"lib/python{series}/{path.relative_to(stdlib)}"] = path
     # As conda-forge has it: an empty folder that packages are installed into.
-    files[f"lib/python{SERIES}/site-packages/README.txt"] = b"packages are installed here\n"
-    links = {"bin/python": f"python{SERIES}", "bin/python3": f"python{SERIES}"}
-    return package(channel, "python", VERSION, files=files, links=links, depends=depends)
+    files[f"lib/python{series}/site-packages/README.txt"] = b"packages are installed here\n"
+    links = {"bin/python": f"python{series}", "bin/python3": f"python{series}"}
+    return package(channel, "python", version, files=files, links=links, depends=depends)
 
 
 def index(channel: Path) -> str:
