@@ -66,7 +66,9 @@ def written(edits: list[FileEdit]) -> list[Path]:
     """Writes the files; a file that changed since it was read is left alone."""
     done = []
     for edit in edits:
-        if edit.path.read_text(encoding="utf-8") == edit.before:
+        with edit.path.open(encoding="utf-8", newline="") as stream:
+            is_same = stream.read() == edit.before
+        if is_same:
             edit.path.write_text(edit.after, encoding="utf-8", newline="")
             done.append(edit.path)
     return done
@@ -138,8 +140,9 @@ def _on_line(lines: list[str], place: int, request: Request) -> tuple[int, re.Ma
     spelled = "|".join(
         re.escape(name).replace(r"\-", "[-_.]") for name in sorted(filter(None, names), key=len, reverse=True)
     )
+    one = r"[=<>!~]=?=?[ \t]*[\w.*+!-]+"
     pattern = re.compile(
-        rf"(?<![\w.-])(?:{spelled})(?:\[[^\]]*\])?(?P<spec>\s*(?:[=<>!~]=?=?\s*[\w.*+!-]+(?:\s*,\s*[=<>!~]=?=?\s*[\w.*+!-]+)*)?)"
+        rf"(?<![\w.-])(?:{spelled})(?:\[[^\]]*\])?(?P<spec>(?:[ \t]*{one}(?:[ \t]*,[ \t]*{one})*)?)"
         r"(?=[\s;'\"\\#]|$)",
         re.IGNORECASE,
     )

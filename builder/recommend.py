@@ -60,14 +60,10 @@ class Usable:
     transformers: str | None
     onnxruntime_gpu: str | None
     torchvision: str | None
+    numpy: str | None  # the bound that torch or onnxruntime-gpu need, None where any numpy will do
     base: str
     is_default: bool
     reasons: tuple[str, ...]
-
-    @property
-    def install(self) -> str:
-        parts = [f"torch=={self.torch}" if self.is_default else f"torch=={self.torch}+{self.variant}"]
-        return " ".join(parts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +88,7 @@ class Answer:
                     "torchvision": each.torchvision,
                     "transformers": each.transformers,
                     "onnxruntime_gpu": each.onnxruntime_gpu,
+                    "numpy": each.numpy,
                     "base": each.base,
                     "reasons": list(each.reasons),
                 }
@@ -200,7 +197,7 @@ def _usable(release: TorchRelease, build: TorchBuild, gpus: Sequence[Gpu], wish:
     cudnn = release.cudnn_major(build.variant)
     runtime = next(
         (
-            str(row.version)
+            row
             for row in catalog.onnxruntime_gpu_releases()
             if row.is_on_index
             and not row.is_series
@@ -215,13 +212,15 @@ def _usable(release: TorchRelease, build: TorchBuild, gpus: Sequence[Gpu], wish:
     vision = next(
         (str(row.version) for row in release.companions("torchvision") if row.serves(python) is not False), None
     )
+    bound = release.numpy_upper or (runtime.numpy_upper if runtime is not None else None)
     return Usable(
         torch=release.version,
         variant=build.variant.tag,
         python=str(python),
         transformers=transformers,
-        onnxruntime_gpu=runtime,
+        onnxruntime_gpu=None if runtime is None else str(runtime.version),
         torchvision=vision,
+        numpy=None if bound is None else str(bound),
         base=f"python:{python}-slim-bookworm",
         is_default=build.variant == release.default_variant(),
         reasons=tuple(_reasons(release, build, gpus, wish, catalog)),
@@ -254,6 +253,7 @@ def text(answer: Answer) -> str:
             "onnxruntime-gpu": each.onnxruntime_gpu,
         }
         parts += [f"{name} {value}" for name, value in neighbours.items() if value]
+        parts += [f"numpy{each.numpy}"] if each.numpy else []
         lines.append(f"{number}. {', '.join(parts)}, base {each.base}")
         if number == 1:
             lines += [f"   {'because' if place == 0 else 'and'} {reason}" for place, reason in enumerate(each.reasons)]

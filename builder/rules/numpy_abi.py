@@ -38,9 +38,11 @@ def numpy_fits_onnxruntime(o: Outcome) -> Iterator[Finding]:
 
 
 def _too_new(o: Outcome, numpy: Chosen, user: Chosen, fact: str, bound: SpecifierSet, effect: str) -> Finding:
+    # Nobody named numpy or a Python: on an old Python the newest numpy is still a 1.x.
+    is_open = numpy.request is None and o.python is None
     return finding(
         "numpy-abi",
-        "error",
+        "warning" if is_open else "error",
         f"{user.name} {user.version}, numpy {numpy.version}",
         [user.says, fact, numpy.says],
         f"numpy must be {bound}: {effect}",
@@ -81,6 +83,8 @@ def unstated_bounds(o: Outcome) -> Iterator[Finding]:
         tries = _pins(o, other.name, bound)
         if other.name == "numpy":
             yield finding("numpy-abi", "error", subject, because, conclusion, tries=tries)
+        elif other.name == "huggingface-hub":
+            yield finding("api-removed", "error", subject, because, conclusion, tries=tries)
         elif other.name == "protobuf":
             yield finding("protobuf-major", "error", subject, because, conclusion, tries=tries)
         else:

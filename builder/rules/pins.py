@@ -29,6 +29,8 @@ def pins_agree(o: Outcome) -> Iterator[Finding]:
         because = _because(o, failure)
         if not failure.refused and _is_only_missing(failure):
             continue  # told by the rules about Pythons and indexes
+        if _is_beyond_facts(o, failure):
+            continue
         is_extension = bool(names & _EXTENSIONS) and (failure.name == "torch" or "torch" in names)
         conclusion = f"no release of {failure.name} satisfies all of them"
         yield _told(is_extension, "error", ", ".join(sorted(names)), because, conclusion, _tries(o, failure))
@@ -49,6 +51,20 @@ def _askers(failure: Failure) -> set[str]:
 
 def _is_only_missing(failure: Failure) -> bool:
     return all(bound.by is None for bound in failure.bounds)
+
+
+def _is_beyond_facts(o: Outcome, failure: Failure) -> bool:
+    """A bound that only releases newer than the facts can meet proves nothing."""
+    offers = o.shelf.offers(failure.name)
+    if not offers:
+        return True
+    for bound in failure.bounds:
+        if any(bound.specifier.contains(offer.version, prereleases=True) for offer in offers):
+            continue
+        named = [Version(each.version.removesuffix(".*")) for each in bound.specifier if each.operator != "==="]
+        if any(version > offers[0].version for version in named):
+            return True
+    return False
 
 
 def _because(o: Outcome, failure: Failure) -> list[str]:

@@ -96,4 +96,27 @@ def undeclared(o: Outcome) -> Iterator[Finding]:
         )
 
 
-RULES = (torch_floor, pickle_gate, undeclared)
+def extra_is_met(o: Outcome) -> Iterator[Finding]:
+    """The Trainer checks at run time what only the extra `torch` asks of accelerate."""
+    chosen, accelerate = o.package("transformers"), o.package("accelerate")
+    if chosen is None or accelerate is None or accelerate.version is None or accelerate.request is None:
+        return
+    offer = chosen.offer
+    for wanted in (offer.requires if offer is not None else None) or ():
+        if wanted.name != "accelerate" or '"torch"' not in str(wanted.marker):
+            continue
+        if wanted.specifier.contains(accelerate.version, prereleases=True):
+            continue
+        package = o.catalog.packages.get("transformers")
+        fact = f"the extra `torch` of transformers {chosen.version} asks for accelerate{wanted.specifier}"
+        yield finding(
+            "dependency-too-old",
+            "error" if accelerate.is_pinned else "warning",
+            f"accelerate {accelerate.version}",
+            [chosen.says, package.cite(fact) if package is not None else fact, accelerate.says],
+            "the Trainer would stop and ask for a newer accelerate",
+            tries=[Change("pin", "accelerate", str(wanted.specifier).replace(">=", "=="))],
+        )
+
+
+RULES = (torch_floor, pickle_gate, undeclared, extra_is_met)

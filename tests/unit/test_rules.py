@@ -1,11 +1,11 @@
-"""Each rule has an input where it speaks (docs/errors.md, test_check_docs.py) and one beside it where it must be silent."""
+"""Each rule has an input where it speaks (docs/errors.md, test_check_docs.py) and one where it must be silent."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from checking import codes
+from checking import codes, judged
 
 BASE = "FROM nvidia/cuda:12.1.1-devel-ubuntu22.04\n"
 
@@ -129,14 +129,10 @@ def test_ptx_needs_the_driver_of_its_toolkit() -> None:
 
 
 def test_a_branch_alone_is_neither_new_nor_old_enough() -> None:
-    from checking import judged
-
     (found,) = judged("torch==2.6.0", driver="525").findings
     assert (found.code, found.severity) == ("driver-too-old", "warning")
 
 
 def test_unknown_versions_are_unknown() -> None:
-    from checking import judged
-
     assert judged("torch==9.9.9").verdict == "unknown"
     assert judged("torch==2.6.0", gpus="RTX 3999").verdict == "unknown"
