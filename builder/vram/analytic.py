@@ -116,7 +116,7 @@ def _static(
     waiting = ((1 if loop.is_autocast else 2) if is_shared else 0) + (1 if loop.keeps_gradients else 0)
     tables = waiting if trained == counted.total and arch.family != "vit" else 0
     return _Static(
-        weights=w * (counted.total + adapters),
+        weights=w * (counted.total + adapters) + counted.buffers,
         gradients=w * trained,
         state=state if loop.steps > 1 else 0,
         state_temporary=temporary + (0 if loop.steps > 1 else state),

@@ -69,6 +69,9 @@ def activation_kept(name: str, loop: TrainingLoop) -> int:
         # Written out: pow saves its input and tanh its output, both fp32 under autocast; the two factors of the last
         # product; what enters the next matrix product.
         return 2 * e + lo + e + lo if loop.is_autocast else 5 * e
+    if name == "gelu_python":
+        # Older model code: what erf reads, both factors of the product, and the product.
+        return 2 * e + 2 * lo if loop.is_autocast else 4 * e
     if name == "relu":
         return lo
     return 2 * lo
@@ -94,7 +97,15 @@ def pre_norm(arch: Architecture, loop: TrainingLoop, at: Tokens) -> Kept:
     masks = 2 * has(arch.hidden_dropout)
     kept = (2 * e + (copies + 1) * lo + 4 * lo + masks) * n * h + activation_kept(arch.activation, loop) * n * i
     kept += 2 * 2 * 4 * n
+    if arch.family == "gpt2" and returns_cache(loop):
+        # The kernels read contiguous copies; the cache keeps the product that key and value are views of.
+        kept += 3 * lo * n * h
     return Kept(kept + attention_kept(arch, loop, at), e * n * h, _work(arch, loop, at))
+
+
+def returns_cache(loop: TrainingLoop) -> bool:
+    """Decoders return keys and values with their outputs unless told not to; checkpointing turns that off."""
+    return loop.use_cache and loop.keeps_outputs and not loop.checkpointing
 
 
 def rms_norm_kept(loop: TrainingLoop, consumers: int) -> int:
@@ -122,8 +133,6 @@ def t5_attention(arch: Architecture, loop: TrainingLoop, at: Tokens, *, is_cross
     if is_cross and loop.is_autocast:
         kept += 2 * lo * keys * h
     kept += lo * arch.inner * (2 * n + 2 * keys)
-    if loop.use_cache and not loop.checkpointing and arch.attention(loop.attention) == "eager" and at.keys:
-        kept += 0
     kept += has(arch.hidden_dropout) * n * h + 4 * n
     return kept + attention_kept(arch, loop, at)
 
@@ -150,7 +159,7 @@ def t5_decoder(arch: Architecture, loop: TrainingLoop, at: Tokens, memory: Token
     kept = t5_attention(arch, loop, at, is_cross=False) + t5_attention(arch, loop, memory, is_cross=True)
     kept += t5_feed_forward(arch, loop, at)
     # A decoder that returns its cache keeps key and value of both attentions as they came, beside the saved copies.
-    if loop.use_cache and not loop.checkpointing:
+    if returns_cache(loop):
         kept += 2 * loop.matmul_width * arch.inner * (at.count + memory.batch * memory.keys)
     return Kept(kept, loop.weight_width * at.count * arch.hidden, max(_work(arch, loop, at), _work(arch, loop, memory)))
 

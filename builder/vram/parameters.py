@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from builder.vram.loop import Architecture, Head
 
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """`in_products`: weights and biases of matrix products, of which autocast makes half copies."""
+    """`in_products`: weights and biases of matrix products, of which autocast makes half copies. `buffers`: bytes."""
 
     embeddings: int
     layers: int
     head: int
     in_products: int
     largest: int
+    buffers: int = 0
 
     @property
     def total(self) -> int:
@@ -72,9 +73,10 @@ def _gpt2(arch: Architecture, head: Head) -> Parameters:
     embeddings = (arch.vocab + arch.positions) * h
     products = arch.layers * (4 * (h * h + h) + 2 * h * i + i + h)
     norms = arch.layers * 4 * h + 2 * h
-    if head == "classifier":
-        return _sum(arch, embeddings, norms, products, arch.labels * h, arch.labels * h)
-    return _sum(arch, embeddings, norms, products, 0, arch.vocab * h if head == "lm" else 0)
+    own = arch.labels * h if head == "classifier" else 0
+    counted = _sum(arch, embeddings, norms, products, own, own + (arch.vocab * h if head == "lm" else 0))
+    # Every layer has a causal mask of its own, one byte a pair of positions.
+    return replace(counted, buffers=arch.layers * arch.positions**2)
 
 
 def _llama(arch: Architecture, head: Head) -> Parameters:

@@ -136,6 +136,8 @@ class CudaBehaviour(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         if func in QUESTIONS:
             return self._answer(func, args, kwargs)
+        if func in FILLS:
+            args, kwargs = self._same_device(args, kwargs)
         if func is F.dropout and "dropout" not in self.switched_off:
             return self._dropout(args, kwargs)
         if self.half is not None and self.is_active:
@@ -231,6 +233,16 @@ class CudaBehaviour(TorchFunctionMode):
             return efficient(query, key, value, bias, True, dropout_p, is_causal, scale=scale)[0]  # type: ignore[no-any-return]
         return _math_attention(query, key, value, attn_mask, dropout_p)
 
+    def _same_device(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """CUDA takes a number that lies in a CPU tensor; meta does not."""
+        device = args[0].device
+
+        def moved(value: Any) -> Any:
+            is_number = isinstance(value, torch.Tensor) and value.dim() == 0 and value.device != device
+            return value.to(device) if is_number else value
+
+        return tuple(map(moved, args)), {key: moved(value) for key, value in kwargs.items()}
+
     # --- questions about data that a meta tensor does not have
 
     def _answer(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -250,6 +262,9 @@ class CudaBehaviour(TorchFunctionMode):
         return 1.0 if tensor.is_floating_point() else 1
 
 
+FILLS: frozenset[Function] = frozenset(
+    {torch.Tensor.masked_fill, torch.Tensor.masked_fill_, torch.masked_fill, torch.where, torch.Tensor.where}
+)
 ALL: frozenset[Function] = frozenset({torch.all, torch.Tensor.all})
 QUESTIONS: frozenset[Function] = ALL | {
     torch.Tensor.__bool__,
