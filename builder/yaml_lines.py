@@ -14,6 +14,7 @@ KeyPath = tuple[str | int, ...]
 
 # A spec is a page long. Far larger input is a mistake, and YAML aliases could make a small file explode.
 MAX_BYTES = 1_000_000
+MAX_VALUES = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,7 @@ def parse(raw: bytes, name: str) -> YamlText:
         place = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise SpecError("spec-not-yaml", f"`{place}` is not YAML: {problem}") from None
+    # Every value gets a line of its own, so the count of lines is the count of values, aliases written out.
     lines: dict[KeyPath, int] = {}
     data = {} if node is None else _value(node, (), lines, name, frozenset())
     return YamlText(name, data, lines)
@@ -75,6 +77,8 @@ def parse(raw: bytes, name: str) -> YamlText:
 def _value(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], name: str, above: frozenset[int]) -> Any:
     line = node.start_mark.line + 1
     lines.setdefault(path, line)
+    if len(lines) > MAX_VALUES:
+        raise SpecError("spec-unreadable", f"`{name}` has more than {MAX_VALUES:,} values, aliases counted in")
     if id(node) in above:
         raise SpecError("spec-not-yaml", f"`{name}:{line}` refers to itself through an alias")
     inside = above | {id(node)}

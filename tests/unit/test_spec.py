@@ -116,6 +116,13 @@ def test_what_is_not_a_mapping_of_keys_is_an_error_of_the_spec(text: str, code: 
     assert caught.value.exit_status == 2
 
 
+def test_aliases_cannot_make_a_small_file_explode() -> None:
+    levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    levels += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
+    with pytest.raises(SpecError, match="more than 100,000 values"):
+        load("\n".join(levels))
+
+
 def test_a_matrix_without_images_selects_nothing() -> None:
     with pytest.raises(NothingSelectedError) as caught:
         load("gpus: [A100]")
