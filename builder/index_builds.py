@@ -9,6 +9,7 @@ from packaging.version import Version
 from builder.catalog import Catalog
 from builder.catalog_rows.base import Arch
 from builder.catalog_rows.torch import CPU
+from builder.catalog_rows.torch_parts import COMPANIONS
 from builder.environment import Environment, Index, InstallStep, Request
 from builder.shelf import Offer
 from builder.versions import CudaVariant, CudaVersion, InvalidVersionError
@@ -23,6 +24,7 @@ class IndexView:
         self._step = step
         self._requests = requests
         self._arch: Arch = arch
+        self._built_for: dict[tuple[str, CudaVariant], frozenset[Version]] = {}
 
     def indexes(self, name: str) -> tuple[Index, ...]:
         """Where the package may come from, most important first for `first-index`."""
@@ -79,9 +81,23 @@ class IndexView:
         if index.kind != "torch" or index.variant is None or index.is_nightly:
             return True
         if name != "torch":
-            return True
+            return offer.version in self._companions_built_for(name, index.variant)
         release = self._catalog.torch_release(offer.version)
         return release is None or index.variant.is_other or release.build(index.variant, self._arch) is not None
+
+    def _companions_built_for(self, name: str, variant: CudaVariant) -> frozenset[Version]:
+        """Releases that go with a torch of this variant: an index of one variant holds no others."""
+        if name not in COMPANIONS:
+            return frozenset()
+        key = (name, variant)
+        if key not in self._built_for:
+            self._built_for[key] = frozenset(
+                row.version
+                for release in self._catalog.torch_releases()
+                if variant.is_other or release.build(variant, self._arch) is not None
+                for row in release.companions(name)
+            )
+        return self._built_for[key]
 
     def _conda_has(self, name: str, offer: Offer) -> bool:
         if name != "torch":

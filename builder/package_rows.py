@@ -108,7 +108,7 @@ def pythons(wheels: Iterable[IndexFile], arch: str) -> list[str] | str:
                 continue
             if is_py3 or (match and match[2] == "none" and match[1] == ""):
                 found.update(_PYTHONS)
-            elif match and match[2] == "abi3":
+            elif match and (match[2] == "abi3" or tag.startswith("py3")):
                 found.update(python for python in _PYTHONS if int(python[2:]) >= int(match[1]))
             elif match:
                 found.add(f"3.{match[1]}")

@@ -78,6 +78,8 @@ def _runs(o: Outcome, torch: Chosen, toolkit: CudaVersion, gpu: Gpu) -> tuple[bo
     ):
         # Whatever the build list says: its compiler does not know the card, and release builds hold no older PTX.
         return False, row.archs_fact
+    if build is None and row is not None and o.is_conda(torch) and best_code(row.archs, device, toolkit) is not None:
+        return True, row.archs_fact  # another channel's build: it holds what its compiler can make
     if build is None and o.torch_release is not None and o.is_conda(torch):
         return None, f"the facts have no list of architectures for {torch.title} of this channel"
     siblings = _siblings(o, torch)

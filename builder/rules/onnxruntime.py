@@ -252,7 +252,7 @@ def onnx_ir_is_read(o: Outcome) -> Iterator[Finding]:
         ]
         yield finding(
             "onnx-ir-too-new",
-            "error" if onnx.request is not None else "warning",
+            "error" if onnx.is_pinned else "warning",
             f"onnx {onnx.version}, {name} {chosen.version}",
             [onnx.says, rows[0].fact, chosen.says, runtime.onnx.fact],
             f"{name} would refuse the models that this onnx writes",
@@ -333,7 +333,7 @@ def exporter_has_onnxscript(o: Outcome) -> Iterator[Finding]:
         plan = onnx.says if onnx is not None else f"{o.env.opset_origin} asks for opset {o.env.opset}"
         yield finding(
             "onnxscript-missing",
-            "error",
+            "error" if o.env.opset is not None or (onnx is not None and onnx.is_pinned) else "warning",
             torch.title,
             [torch.says, release.onnx_export.fact, o.catalog.note("onnx-dynamo").fact, plan],
             "exporting to ONNX would stop at a missing module",

@@ -83,12 +83,11 @@ def undeclared(o: Outcome) -> Iterator[Finding]:
         if chosen.request is None or "torch" in chosen.request.extras:
             continue
         beside = [found for name in hazard.get("beside") if (found := o.package(name)) is not None and found.request]
-        if not beside:
-            continue
-        is_certain = len(beside) == len(hazard.get("beside"))
+        if len(beside) < len(hazard.get("beside")):
+            continue  # one of them alone is no training script
         yield finding(
             "dependency-undeclared",
-            "error" if is_certain else "warning",
+            "error",
             f"{chosen.name} {chosen.version}",
             [chosen.says, *(found.says for found in beside), hazard.fact],
             f"the Trainer would stop and ask for {hazard.text('other')}",

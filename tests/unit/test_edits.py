@@ -20,6 +20,12 @@ def fixed(file: Path, options: Options) -> str:
     return file.read_bytes().decode()
 
 
+CONDA = """channels: [pytorch, nvidia]
+dependencies:
+  - python=3.10
+  - pytorch=2.0.1  # old
+  - pytorch-cuda=11.8
+"""
 CASES = {
     "numpy bound": (
         "requirements.txt",
@@ -53,10 +59,8 @@ CASES = {
     ),
     "in a conda file": (
         "environment.yml",
-        "channels: [pytorch, nvidia]\ndependencies:\n  - python=3.10\n  - pytorch=2.0.1  # old\n  - pytorch-cuda=11.8\n  - mkl\n"
-        "  - numpy=2.0.2\n",
-        "channels: [pytorch, nvidia]\ndependencies:\n  - python=3.10\n  - pytorch=2.0.1  # old\n  - pytorch-cuda=11.8\n"
-        "  - mkl=2024.0\n  - numpy=1.26.4\n",
+        f"{CONDA}  - mkl\n  - numpy=2.0.2\n",
+        f"{CONDA}  - mkl=2024.0\n  - numpy=1.26.4\n",
         Options(),
     ),
 }

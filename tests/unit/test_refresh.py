@@ -1,4 +1,4 @@
-"""`facts refresh` against an index that is a function: what is new appears, and `check` can use it without a code change."""
+"""`facts refresh` against an index that is a function: what is new appears and `check` uses it."""
 
 from __future__ import annotations
 
@@ -189,12 +189,8 @@ def test_metadata_from_the_end_of_a_wheel() -> None:
 
 
 def test_rows_keep_tracked_requirements_alone() -> None:
-    index = Index(
-        {"x": [wheel("x-1.0-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl", "2025-01-01")]},
-        {
-            "x-1.0-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl": "Requires-Dist: NumPy>1\nRequires-Dist: y\n"
-        },
-    )
+    name = "x-1.0-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"
+    index = Index({"x": [wheel(name, "2025-01-01")]}, {name: "Requires-Dist: NumPy>1\nRequires-Dist: y\n"})
     found = rows(index.client(), "x", tracked=frozenset({"numpy"}))
     assert found is not None
     assert found["requirement_sets"] == [["numpy>1"]]
