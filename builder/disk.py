@@ -77,6 +77,17 @@ def refuse_full(
     return found
 
 
+def is_here(context: Path, plan: BuildPlan, env: Mapping[str, str]) -> bool:
+    """Whether nothing of the lock has to be fetched: it is in uv's cache, or in the folder of wheels."""
+    file = context / "torchproof.lock"
+    wheels = Path(plan.contexts["wheelhouse"]) if "wheelhouse" in plan.contexts else None
+    cache = uv_cache(env)
+    return file.is_file() and all(
+        (wheels is not None and (wheels / package.filename).is_file()) or _is_cached(package, cache)
+        for package in lockfile.read(file).packages
+    )
+
+
 def full_disk(plan: BuildPlan, reason: str) -> BuildError:
     images = ", ".join(target.image_id for target in plan.targets)
     return BuildError(

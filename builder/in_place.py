@@ -17,6 +17,7 @@ from builder import disk, installed, installed_record, lockfile
 from builder.engine import BuildPlan, BuiltImage, EngineInfo, Limits
 from builder.errors import BuildError, EngineError, PackageIndexError, TorchproofError, UsageError
 from builder.in_place_install import (
+    batches,
     install_arguments,
     install_environment,
     install_error,
@@ -115,9 +116,11 @@ class InPlaceEngine:
                 raise
         lock = context / "torchproof.lock"
         lock_digest = lockfile.digest(lockfile.read(lock)) if lock.is_file() else None
-        record = installed_record.take(fresh, image_id=image_id, lock_digest=lock_digest)
+        record = installed_record.take(
+            fresh, image_id=image_id, lock_digest=lock_digest, digest=str(marker(fresh)["digest"])
+        )
         installed_record.keep(fresh, record, wanted=wanted)
-        return self._settled(self._built(image_id, fresh, started, plan.log_file), place)
+        return self._settled(self._built(image_id, fresh, started, plan.log_file, record.digest), place)
 
     def _place(self, plan: BuildPlan, image_id: str) -> Place:
         if len(plan.targets) == 1 and (plan.venv or self._prefix):
@@ -214,11 +217,11 @@ class InPlaceEngine:
             mark(fresh, wanted=wanted, done=[], digest=installed.digest(fresh))
         elif done:
             note(f"{image_id}: continuing after {done[-1]}")
-        for file in sorted((context / "requirements").glob("[0-9][0-9]-*.txt")):
-            if file.name in done:
-                continue
-            note(f"{image_id}: {file.name}")
-            arguments = install_arguments(file, plan, env)
+        files = [f for f in sorted((context / "requirements").glob("[0-9][0-9]-*.txt")) if f.name not in done]
+        for batch in batches(files, is_here=disk.is_here(context, plan, self._environ)):
+            note(f"{image_id}: {', '.join(file.name for file in batch)}")
+            arguments = install_arguments(batch[0], plan, env)
+            arguments += [word for file in batch[1:] for word in ("-r", str(file))]
             self._uv(
                 ["pip", "install", "--python", str(fresh / "bin/python"), *arguments],
                 context,
@@ -227,14 +230,16 @@ class InPlaceEngine:
                 image_id,
                 note,
             )
-            done = (*done, file.name)
+            done = (*done, *(file.name for file in batch))
             mark(fresh, wanted=wanted, done=done, digest=installed.digest(fresh))
 
-    def _built(self, image_id: str, prefix: Path, started: float, log_file: Path | None) -> BuiltImage:
+    def _built(
+        self, image_id: str, prefix: Path, started: float, log_file: Path | None, digest: str | None = None
+    ) -> BuiltImage:
         return BuiltImage(
             image_id=image_id,
             reference=str(prefix),
-            digest=installed.digest(prefix),
+            digest=digest or installed.digest(prefix),
             digest_kind="installed-files",
             size_bytes=installed.size_bytes(prefix),
             seconds=time.monotonic() - started,

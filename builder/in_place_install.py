@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -33,12 +33,31 @@ def python_arguments(plan: BuildPlan) -> list[str]:
     return [*managed, "--python", plan.python or "python3"]
 
 
+def batches(files: Sequence[Path], *, is_here: bool) -> list[list[Path]]:
+    """The files of requirements that are installed in one call each. Every call costs as much as linking a thousand
+    files, so all files of one index go together, unless something has to be fetched: then each group that is complete
+    is worth keeping, in case the next is cut off.
+    """
+    found: list[list[Path]] = []
+    for file in files:
+        is_alone = not is_here or "source" in file.stem
+        if not is_alone and found and _index_of(found[-1][-1]) == _index_of(file):
+            found[-1].append(file)
+        else:
+            found.append([file])
+    return found
+
+
+def _index_of(file: Path) -> str:
+    return file.stem.partition("@")[2] or "default"
+
+
 def install_arguments(file: Path, plan: BuildPlan, env: Mapping[str, str]) -> list[str]:
     """Arguments of `uv pip install` for one group; a file `NN-group@index.txt` comes from that index alone."""
     arguments = ["--no-deps", "--require-hashes", "-r", str(file)]
     if "wheelhouse" in plan.contexts:
         arguments += ["--find-links", plan.contexts["wheelhouse"]]
-    index = file.stem.partition("@")[2] or "default"
+    index = _index_of(file)
     if index == "torch":
         address = env.get("TORCHPROOF_TORCH_INDEX")
         if address:

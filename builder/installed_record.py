@@ -56,7 +56,10 @@ class Changes:
         )
 
 
-def take(prefix: Path, *, image_id: str, lock_digest: str | None = None, level: str | None = None) -> Record:
+def take(
+    prefix: Path, *, image_id: str, lock_digest: str | None = None, level: str | None = None, digest: str | None = None
+) -> Record:
+    """What is there now; `digest` where it is known already."""
     packages: dict[str, str] = {}
     files: dict[str, dict[str, str]] = {}
     for site in installed.site_folders(prefix):
@@ -67,7 +70,7 @@ def take(prefix: Path, *, image_id: str, lock_digest: str | None = None, level: 
     return Record(
         image_id=image_id,
         prefix=str(prefix),
-        digest=installed.digest(prefix),
+        digest=installed.digest(prefix) if digest is None else digest,
         lock_digest=lock_digest,
         level=level,
         packages=packages,
@@ -118,15 +121,38 @@ def read(folder: Path) -> Record:
 
 def changes(record: Record, prefix: Path) -> Changes:
     """Every recorded file is read and hashed: a RECORD can be rewritten along with what it lists."""
-    now: dict[str, tuple[str, Path]] = {}
     sites = installed.site_folders(prefix)
+    now = _packages(sites)
+    before = record.packages
+    changed, missing = _file_states(record, now)
+    return Changes(
+        added={name: now[name][0] for name in sorted(set(now) - set(before))},
+        removed={name: before[name] for name in sorted(set(before) - set(now))},
+        versions={n: (before[n], now[n][0]) for n in sorted(set(before) & set(now)) if before[n] != now[n][0]},
+        changed_files=changed,
+        missing_files=missing,
+        strange_files=tuple(_strange(sites)),
+    )
+
+
+_Files = dict[str, tuple[str, ...]]
+
+
+def _packages(sites: tuple[Path, ...]) -> dict[str, tuple[str, Path]]:
+    """Package -> its version and its site-packages; of two, the one that Python imports."""
+    now: dict[str, tuple[str, Path]] = {}
     for site in sites:
         for info in sorted(site.glob("*.dist-info")):
             name, version = _name_of(info)
             now.setdefault(name, (version, site))
+    return now
+
+
+def _file_states(record: Record, now: Mapping[str, tuple[str, Path]]) -> tuple[_Files, _Files]:
+    """The changed and the missing files of every package that still has its version."""
     before = record.packages
-    changed: dict[str, tuple[str, ...]] = {}
-    missing: dict[str, tuple[str, ...]] = {}
+    changed: _Files = {}
+    missing: _Files = {}
     # A package of another version has other files; its version says it.
     same = [name for name in sorted(set(before) & set(now)) if now[name][0] == before[name]]
     expected: dict[Path, set[str]] = {}
@@ -142,21 +168,13 @@ def changes(record: Record, prefix: Path) -> Changes:
             changed[name] = some
         if some := tuple(path for path in sorted(record.files[name]) if states[site / path] == "missing"):
             missing[name] = some
-    return Changes(
-        added={name: now[name][0] for name in sorted(set(now) - set(before))},
-        removed={name: before[name] for name in sorted(set(before) - set(now))},
-        versions={n: (before[n], now[n][0]) for n in sorted(set(before) & set(now)) if before[n] != now[n][0]},
-        changed_files=changed,
-        missing_files=missing,
-        strange_files=tuple(_strange(sites)),
-    )
+    return changed, missing
 
 
 def damaged(prefix: Path) -> dict[str, tuple[str, ...]]:
     """Package -> its files that are missing or are not what its RECORD says."""
-    found = changes(take(prefix, image_id=""), prefix)
-    names = sorted({*found.changed_files, *found.missing_files})
-    return {name: (*found.changed_files.get(name, ()), *found.missing_files.get(name, ())) for name in names}
+    changed, missing = _file_states(take(prefix, image_id="", digest=""), _packages(installed.site_folders(prefix)))
+    return {name: (*changed.get(name, ()), *missing.get(name, ())) for name in sorted({*changed, *missing})}
 
 
 def _name_of(info: Path) -> tuple[str, str]:
