@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from checking import CATALOG, judged
 from hypothesis import HealthCheck, given, settings
@@ -44,7 +45,7 @@ def pins(draw: st.DrawFn) -> str:
 def test_every_question_has_an_answer(
     wanted: list[str], python: str | None, gpu: str | None, driver: str | None, indexes: tuple[str, ...]
 ) -> None:
-    said = {"python": python, "gpus": (gpu,) if gpu else (), "driver": driver, "indexes": indexes}
+    said: dict[str, Any] = {"python": python, "gpus": (gpu,) if gpu else (), "driver": driver, "indexes": indexes}
     document = judged(*wanted, **said)
     assert document.verdict == verdict_of(document.findings)
     text = json.dumps(document.to_json())
@@ -60,5 +61,6 @@ def test_every_question_has_an_answer(
 @settings(max_examples=40, deadline=None)
 @given(st.binary(max_size=400), st.sampled_from(["requirements", "dockerfile", "conda"]))
 def test_whatever_bytes_come_in(data: bytes, kind: str) -> None:
-    document = judged(**{kind: data.decode("utf-8", "replace")})
+    said: dict[str, Any] = {kind: data.decode("utf-8", "replace")}
+    document = judged(**said)
     assert document.verdict in {"compatible", "incompatible", "unknown"}
