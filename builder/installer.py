@@ -94,7 +94,7 @@ def _possible_pythons(env: Environment, shelf: Shelf, today: date) -> tuple[Pyth
     asked, base = env.python, env.base
     if asked is None and base is not None and base.distribution is not None and not _has_conda(env):
         found = shelf.catalog.distribution(base.distribution)
-        if found is not None:
+        if found is not None and _lets_in_pinned(env, shelf, found.python):
             return (found.python,)
     known = {row.version for row in shelf.catalog.cpython_releases() if row.first_release <= today}
     return tuple(
@@ -102,6 +102,13 @@ def _possible_pythons(env: Environment, shelf: Shelf, today: date) -> tuple[Pyth
         for python in _PYTHONS
         if python in known and (asked is None or asked.specifier is None or python.satisfies(asked.specifier))
     )
+
+
+def _lets_in_pinned(env: Environment, shelf: Shelf, python: PythonVersion) -> bool:
+    """Where the system's own Python takes no pinned torch, the person has another one."""
+    state = env.in_force().get("torch")
+    offer = None if state is None or state.version is None else shelf.offer("torch", state.version)
+    return offer is None or offer.lets_in(python)
 
 
 def _assumed_python(env: Environment, shelf: Shelf, pythons: tuple[PythonVersion, ...]) -> PythonVersion | None:

@@ -70,8 +70,8 @@ class _Label:
 def _label(text: str) -> _Label | None:
     local = text.partition("+")[2] if "+" in text else text
     cuda, torch, abi = (_LABEL[key].search(local) for key in ("cuda", "torch", "abi"))
-    if torch is None and abi is None:
-        return None
+    if torch is None and abi is None and ("+" not in text or cuda is None):
+        return None  # a name may hold `cu` for other reasons; a local label that does is a CUDA build
     minor = None
     if torch is not None:
         digits = torch[1]
@@ -94,7 +94,7 @@ def wheel_label_matches(o: Outcome) -> Iterator[Finding]:
     for request in o.env.requests:
         if request.name in {"torch", "torchvision", "torchaudio"}:
             continue
-        text = request.wheel.filename if request.wheel is not None else request.local or ""
+        text = request.wheel.filename if request.wheel is not None else f"+{request.local}" if request.local else ""
         label = _label(text.replace("%2B", "+")) if text else None
         if label is not None:
             yield from _label_faults(o, request, text, label)
@@ -106,7 +106,7 @@ def _label_faults(o: Outcome, request: Request, text: str, label: _Label) -> Ite
     torch, release = o.torch, o.torch_release
     if torch is None or torch.version is None:
         return
-    says = f"{request.origin}: the name of `{text}`"
+    says = f"{request.origin}: the name of `{request.name if text.startswith('+') else ''}{text}`"
     wrong: list[str] = []
     because: list[str] = []
     if label.torch is not None and ".".join(map(str, torch.version.release[:2])) != label.torch:
@@ -203,6 +203,13 @@ def _extension(o: Outcome, name: str) -> Hazard | None:
     return None
 
 
+def _cloned_before(o: Outcome, step: int) -> str:
+    """The repository cloned last before a build of `.`; the folder that it is built in is rarely another one."""
+    clones = [c.words for c in o.env.commands if c.words[:2] == ("git", "clone") and c.step <= step]
+    addresses = [word for word in (clones[-1] if clones else ()) if "/" in word]
+    return _last_part(addresses[0]) if addresses else ""
+
+
 def _last_part(text: str) -> str:
     """`detectron2` of `git+https://.../detectron2.git@v0.6`."""
     words = [word for word in text.split() if "/" in word] or [text]
@@ -213,7 +220,8 @@ def _last_part(text: str) -> str:
 def _builds(o: Outcome) -> list[_Build]:
     found: dict[str, _Build] = {}
     for build in o.env.builds:
-        row = _extension(o, build.name or _last_part(build.text))
+        name = build.name or _last_part(build.text)
+        row = _extension(o, name if name.strip(".") else _cloned_before(o, build.step))
         if row is not None:
             says = f"{build.origin} builds {build.name or build.text[:80]}"
             found[row.package] = _Build(says, row, build.step, build.variables, None)

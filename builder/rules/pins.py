@@ -11,6 +11,7 @@ from builder.catalog_rows.torch_parts import COMPANIONS
 from builder.explain import joined
 from builder.outcome import Outcome
 from builder.rules.base import Change, Finding, Severity, finding
+from builder.shelf import Offer
 from builder.solver import Failure
 
 _EXTENSIONS = frozenset({"xformers", "vllm", "flash-attn", "auto-gptq", "autoawq", "torchdata", "deepspeed"})
@@ -88,21 +89,32 @@ def _because(o: Outcome, failure: Failure) -> list[str]:
 
 
 def _tries(o: Outcome, failure: Failure) -> list[Change]:
-    """Every pinned package of the conflict to other versions, by turns: made for the torch at hand, the nearest."""
+    """Every pinned package of the conflict by turns: versions that the others let in, or that let the others in."""
     rows: list[list[Change]] = []
     for name in (failure.name, *sorted(_askers(failure))):
         chosen = o.package(name)
         if chosen is None or chosen.version is None or not chosen.is_pinned:
             continue
         offers = [each for each in o.shelf.offers(name) if o.assumed_python is None or each.lets_in(o.assumed_python)]
-        versions = [each.version for each in offers]
+        versions = [each.version for each in offers if _agrees(o, failure, each)]
         newer = [version for version in reversed(versions) if version > chosen.version]
         older = [version for version in versions if version < chosen.version]
-        made = _made_for_torch(o, name)
-        minors = [*_one_a_minor(newer)[:4], *_one_a_minor(older)[:4]]
-        nearest = [*newer[:1], *older[:1], *minors, *newer[1:3], *older[1:3]]
-        rows.append([Change("pin", name, f"=={version}") for version in dict.fromkeys([*made, *nearest])])
+        by_turns = [v for pair in zip_longest(_one_a_minor(newer), _one_a_minor(older)) for v in pair if v is not None]
+        picks = dict.fromkeys([*_made_for_torch(o, name), *by_turns[:6], *newer[:1], *older[:1]])
+        rows.append([Change("pin", name, f"=={version}") for version in picks])
     return [change for turn in zip_longest(*rows) for change in turn if change is not None]
+
+
+def _agrees(o: Outcome, failure: Failure, offer: Offer) -> bool:
+    """Whether this release of one side meets what is pinned on the other, as far as the two name each other."""
+    if offer.name == failure.name:
+        bounds = [bound.specifier for bound in failure.bounds if bound.by is not None]
+        return all(bound.contains(offer.version, prereleases=True) for bound in bounds)
+    pinned = o.package(failure.name)
+    if pinned is None or not pinned.is_pinned or pinned.version is None:
+        return True
+    wanted = [each for each in offer.requires or () if each.name == failure.name and each.marker is None]
+    return all(each.specifier.contains(pinned.version, prereleases=True) for each in wanted)
 
 
 def _made_for_torch(o: Outcome, name: str) -> list[Version]:

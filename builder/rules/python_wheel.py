@@ -201,6 +201,8 @@ def glibc_meets_wheels(o: Outcome) -> Iterator[Finding]:
         if o.is_conda(chosen):
             yield from _conda_glibc(o, chosen)
             continue
+        if chosen.name == "triton" and chosen.request is None:
+            continue  # torch brings it, and has the same floor
         floor, fact, is_only_way = None, "", True
         if chosen.name == "torch" and o.torch_release is not None:
             floor, fact = o.torch_release.glibc_floor, o.torch_release.abi.glibc_fact

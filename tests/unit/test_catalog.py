@@ -445,7 +445,7 @@ def test_unknown_gpus(catalog: Catalog, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "first"),
-    [("4091", "RTX 4090"), ("RTX 3009", "RTX 3090"), ("A100 16GB", "A100"), ("H100 SXN", "H100 SXM")],
+    [("RTX 4091", "RTX 4090"), ("RTX 3009", "RTX 3090"), ("A100 16GB", "A100"), ("H100 SXN", "H100 SXM")],
 )
 def test_nearest_gpus(catalog: Catalog, name: str, first: str) -> None:
     near = catalog.nearest_gpus(name, 2)
