@@ -230,9 +230,10 @@ def _moments(
     always = {"weights": static.weights, "optimizer state": static.state}
     held = {"gradients": static.gradients if loop.keeps_gradients else 0}
     full = {**always, **held, "half copies of weights": static.half_copies, "activations": kept + first + last}
-    loss = {**full, "loss": _loss_work(arch, loop)}
     if loop.forward_only:
-        return {"loss": loss}
+        # Logits and log-probabilities; no gradient yet.
+        return {"end of forward": {**full, "loss": _loss_work(arch, loop) // 2}}
+    loss = {**full, "loss": _loss_work(arch, loop)}
     output = 2 * loop.matmul_width if not loop.is_autocast else loop.matmul_width
     logits = _loss_work(arch, loop) and output // 2 * loop.batch * loop.seq * arch.vocab * loop.keeps_outputs
     backward = {**full, "loss": logits, "work of one layer": room}

@@ -70,8 +70,9 @@ def activation_kept(name: str, loop: TrainingLoop) -> int:
         # product; what enters the next matrix product.
         return 2 * e + lo + e + lo if loop.is_autocast else 5 * e
     if name == "gelu_python":
-        # Older model code: what erf reads, both factors of the product, and the product.
-        return 2 * e + 2 * lo if loop.is_autocast else 4 * e
+        # Older model code: what erf reads, both factors of the product, and the product; torch of that time also kept
+        # the input, since a product saved both factors even when one was a plain number.
+        return 3 * e + 2 * lo if loop.is_autocast else 5 * e
     if name == "relu":
         return lo
     return 2 * lo

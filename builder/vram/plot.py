@@ -98,6 +98,8 @@ def _figure(found: VramEstimate, samples: list[Sample]) -> Any:
     _phases(axes, samples, top)
     axes.set_xlim(steps[0], steps[-1])
     axes.set_ylim(0, top)
+    # The events have no length in time, so their numbers would say nothing.
+    axes.set_xticks([])
     axes.set_xlabel("births and deaths of tensors, in order, over one training step")
     axes.set_ylabel("GPU memory (GiB)")
     axes.set_title(f"{found.model}: {loop_line(found)}", loc="left", fontsize=11)

@@ -72,7 +72,9 @@ def build(model: Model, loop: TrainingLoop, device: str) -> torch.nn.Module:
             because=[_one_line(error)],
         ) from None
     if loop.checkpointing:
-        built.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        # Reentrant is what transformers takes by default; it needs an input with a gradient, which frozen parts lack.
+        is_plain = loop.frozen == "nothing" and not loop.lora_rank
+        built.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": is_plain})
     return prepared(built, loop, head)
 
 

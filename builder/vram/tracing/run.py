@@ -56,6 +56,7 @@ def trace(
     with _quiet():
         for number in range(loop.steps):
             step.run(number + 1)
+    tracker.stop()
     found.seconds = time.perf_counter() - started
     return found
 
@@ -127,22 +128,21 @@ class _Step:
             outputs = None
         # GradScaler multiplies the loss, which costs one element.
         scaled = loss * 1.0
-        if loop.checkpointing:
-            # The forward pass is run again in the backward pass, by the same Python code.
-            with self._acting():
-                scaled.backward()
-                if self.behaviour is not None:
-                    self.behaviour.leave_autocast()
-        else:
-            scaled.backward()
+        # Model code may run again in the backward pass. A checkpoint goes back into autocast for that; other code (the
+        # reversible layers of Reformer) does not. Tensor.backward would switch the mode off for all it calls.
+        with self._acting(is_autocast=loop.checkpointing):
+            torch.autograd.backward(scaled)
+            if self.behaviour is not None:
+                self.behaviour.leave_autocast()
         tracker.mark([parameter.grad for parameter in self.parameters], "gradients")
         del outputs, loss, scaled, batch
 
     @contextlib.contextmanager
-    def _acting(self) -> Iterator[None]:
+    def _acting(self, *, is_autocast: bool = True) -> Iterator[None]:
         if self.behaviour is None:
             yield
             return
+        self.behaviour.is_active = is_autocast
         with self.behaviour, _autocast_known(self.behaviour):
             yield
 

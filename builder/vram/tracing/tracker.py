@@ -73,6 +73,10 @@ class Tracker(TorchDispatchMode):
         identity = self._born(size)
         self._alive[key] = (identity, weakref.ref(storage, lambda ref, key=key: self._drop(key, ref)), size)
 
+    def stop(self) -> None:
+        """The loop is over: what dies from now on is the tracing program's own tidying."""
+        self._alive.clear()
+
     def temporary(self, sizes: Iterable[int]) -> None:
         """What a kernel takes and gives back while it runs."""
         born = [self._born(size) for size in sizes if size > 0]
