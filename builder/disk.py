@@ -39,9 +39,10 @@ def uv_cache(env: Mapping[str, str]) -> Path:
 def need(lock: ImageLock, *, wheels: Path | None, cache: Path, target: Path, env: Mapping[str, str]) -> DiskNeed:
     """What uv has not cached is unpacked into its cache, and linked from there; to another disk it is copied."""
     cached = {package.name for package in lock.packages if _is_cached(package, cache)}
-    sizes = {package.name: _unpacked(package, wheels) for package in lock.packages}
     cache_folder, target_folder = _existing(cache), _existing(target)
     is_linked = _device(cache_folder) == _device(target_folder) and env.get("UV_LINK_MODE", "hardlink") != "copy"
+    written = [package for package in lock.packages if package.name not in cached or not is_linked]
+    sizes = {package.name: _unpacked(package, wheels) for package in written}
     at: dict[Path, int] = {target_folder: _OWN_BYTES}
     if not is_linked:
         at[target_folder] += sum(size for size, _ in sizes.values())
