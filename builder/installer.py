@@ -22,7 +22,7 @@ from builder.environment import Environment, InstallStep, Request
 from builder.in_force import applies
 from builder.index_builds import IndexView
 from builder.outcome import Chosen, Conflicting, Outcome, Replaced
-from builder.shelf import Offer, Shelf
+from builder.shelf import Offer, Shelf, shelf_of
 from builder.solver import Solution, Want, solve
 from builder.versions import CudaVariant, GlibcVersion, PythonVersion
 
@@ -32,7 +32,7 @@ _PYTHONS = tuple(PythonVersion((3, minor)) for minor in range(6, 16))
 
 def outcome(env: Environment, catalog: Catalog) -> Outcome:
     arch: Arch = env.arch or "x86_64"
-    shelf = Shelf(catalog, arch)
+    shelf = shelf_of(catalog, arch)
     today = _today(env, catalog)
     python, python_says = _python(env, catalog)
     pythons = (python,) if python is not None else _possible_pythons(env, shelf, today)

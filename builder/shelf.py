@@ -13,6 +13,7 @@ from packaging.version import Version
 from builder.catalog import Catalog
 from builder.catalog_rows.base import Arch
 from builder.catalog_rows.packages import Release, requirement, specifier
+from builder.catalog_rows.python import NumpyRelease
 from builder.catalog_rows.torch import TorchRelease
 from builder.catalog_rows.torch_parts import COMPANIONS
 from builder.versions import PythonVersion
@@ -103,29 +104,30 @@ class Shelf:
         return found[0].version if found else None
 
     def _one(self, name: str, version: Version) -> Offer | None:
-        if name in _OWN_TOPIC:
-            return next((offer for offer in self.offers(name) if offer.version == version), None)
+        """One row alone: a pin must not cost the making of every other release."""
+        if name == "torch":
+            torch = self.catalog.torch_release(version)
+            return None if torch is None else self._of_torch(torch)
+        if name == "numpy":
+            numpy = self.catalog.numpy_release(version)
+            return None if numpy is None else _of_numpy(numpy)
+        if name in COMPANIONS:
+            table = self.catalog.raw("torch")["companion_packages"][name]
+            found = next((key for key in table if Version(key) == version), None)
+            return None if found is None else _of_companion(name, version, table[found])
         package = self.catalog.packages.get(name)
         release = None if package is None else package.release(version)
         return None if release is None else self._of_release(release)
 
     def _all(self, name: str) -> Iterator[Offer]:
         if name == "torch":
-            yield from (self._of_torch(release) for release in self.catalog.torch_releases())
+            yield from map(self._of_torch, self.catalog.torch_releases())
         elif name == "numpy":
-            for row in self.catalog.numpy_releases():
-                yield Offer(
-                    name,
-                    row.version,
-                    pythons=frozenset(row.pythons),
-                    requires=(),
-                    released=row.released.isoformat(),
-                    requires_python=row.python_requires,
-                    has_sdist=True,
-                    is_yanked=row.is_yanked,
-                )
+            yield from map(_of_numpy, self.catalog.numpy_releases())
         elif name in COMPANIONS:
-            yield from self._companions(name)
+            table = self.catalog.raw("torch")["companion_packages"][name]
+            for version, raw in sorted(((Version(key), raw) for key, raw in table.items()), reverse=True, key=_first):
+                yield _of_companion(name, version, raw)
         else:
             package = self.catalog.packages.get(name)
             if package is not None:
@@ -163,22 +165,42 @@ class Shelf:
             requires_python=release.python_requires,
         )
 
-    def _companions(self, name: str) -> Iterator[Offer]:
-        table: Any = self.catalog.raw("torch")["companion_packages"][name]
-        for version in sorted(map(Version, table), reverse=True):
-            raw = table[str(version)]
-            requires = [] if raw["requires_torch"] is None else [requirement(f"torch{raw['requires_torch']}")]
-            if name == "torchvision":
-                requires.append(requirement("numpy"))
-            pythons = None if raw.get("any_python3") else frozenset(map(PythonVersion.parse, raw["python"]))
-            yield Offer(
-                name,
-                version,
-                pythons=pythons,
-                requires=tuple(requires),
-                released=str(raw["released"]),
-                is_yanked=bool(raw["yanked"]),
-            )
+
+def _first(pair: tuple[Version, Any]) -> Version:
+    return pair[0]
+
+
+def _of_numpy(row: NumpyRelease) -> Offer:
+    return Offer(
+        "numpy",
+        row.version,
+        pythons=frozenset(row.pythons),
+        requires=(),
+        released=row.released.isoformat(),
+        requires_python=row.python_requires,
+        has_sdist=True,
+        is_yanked=row.is_yanked,
+    )
+
+
+def _of_companion(name: str, version: Version, raw: Any) -> Offer:
+    requires = [] if raw["requires_torch"] is None else [requirement(f"torch{raw['requires_torch']}")]
+    if name == "torchvision":
+        requires.append(requirement("numpy"))
+    return Offer(
+        name,
+        version,
+        pythons=None if raw.get("any_python3") else frozenset(map(PythonVersion.parse, raw["python"])),
+        requires=tuple(requires),
+        released=str(raw["released"]),
+        is_yanked=bool(raw["yanked"]),
+    )
+
+
+@lru_cache(maxsize=8)
+def shelf_of(catalog: Catalog, arch: Arch) -> Shelf:
+    """One for all checks with the same facts: the trials behind a hint would make every row again."""
+    return Shelf(catalog, arch)
 
 
 _LINUX = {
@@ -218,4 +240,4 @@ def marker_holds(wanted: Requirement, python: PythonVersion | None, arch: str, e
     return False
 
 
-__all__ = ["Offer", "Shelf", "marker_holds", "specifier"]
+__all__ = ["Offer", "Shelf", "marker_holds", "shelf_of", "specifier"]
