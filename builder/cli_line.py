@@ -165,6 +165,7 @@ def render(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="DIR", help="default: OUT/<name>/context")
     ] = None,
+    form: Annotated[str, typer.Option("--format", help="all, or conda: nothing that only Docker needs")] = "all",
     link: Annotated[bool, typer.Option(help="COPY --link; --no-link for engines without it")] = True,
     facts: Facts = None,
 ) -> None:
@@ -174,7 +175,16 @@ def render(
     plan = _plan(spec, only, facts)
     folders = _folders(plan, locks, out)
     found = [line.kept_lock(folders, resolution) for resolution in plan.resolutions]
-    folder = line.rendered(found, plan.loaded.name, output or folders.out / "context", link=link)
+    target = output or folders.out / ("conda" if form == "conda" else "context")
+    if form == "conda":
+        from builder import render as rendering  # noqa: PLC0415
+
+        rendering.write([rendering.conda_context(one) for one in found], target)
+    elif form == "all":
+        line.rendered(found, plan.loaded.name, target, link=link)
+    else:
+        raise UsageError("bad-format", f"`{form}` is no format", hint="say all or conda")
+    folder = target
     for one in found:
         print_data(str(folder / one.image_id))
 

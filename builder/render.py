@@ -7,7 +7,7 @@ import io
 import json
 import tarfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jinja2
@@ -173,6 +173,12 @@ def conda_files(lock: ImageLock) -> dict[str, str]:
     if explicit is not None:
         files[render_conda.EXPLICIT] = explicit
     return files
+
+
+def conda_context(lock: ImageLock) -> BuildContext:
+    """What is of use without Docker."""
+    context = render(lock)
+    return replace(context, files={name: text for name, text in context.files.items() if render_conda.belongs(name)})
 
 
 def base_reference(lock: ImageLock) -> str:

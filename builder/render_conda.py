@@ -11,6 +11,7 @@ from builder.lockfile import ImageLock, LockedConda
 
 EXPLICIT = "conda-explicit.txt"
 PURE = "environment-conda.yml"
+ENVIRONMENT = "environment.yml"
 
 
 def values(lock: ImageLock) -> Mapping[str, Any]:
@@ -59,3 +60,8 @@ def explicit_urls(lock: ImageLock) -> str:
 
 def _subdir(packages: tuple[LockedConda, ...]) -> str:
     return next((package.subdir for package in packages if package.subdir != "noarch"), "noarch")
+
+
+def belongs(name: str) -> bool:
+    """Whether a file of a build context is of use without Docker: `render --format conda` writes only those."""
+    return name in (ENVIRONMENT, PURE, EXPLICIT, "torchproof.lock") or name.startswith("requirements/")
