@@ -13,8 +13,10 @@ from builder.verdict import NOT_APPLICABLE
 
 
 def checks_of_pins(resolution: Resolution, lock: ImageLock) -> list[CheckResult]:
-    """`pins.fit`: resolve found no conflict; `pins.locked`: every requirement is met by a hashed file; `pins.driver`."""
-    return [_fit(resolution), _locked(resolution, lock), _driver(resolution)]
+    """`pins.fit`: resolve found no conflict; `pins.locked`: every requirement is met by a hashed file; `pins.gpus` and
+    `pins.driver`: facts about the target cards and their driver.
+    """
+    return [_fit(resolution), _locked(resolution, lock), _gpus(resolution), _driver(resolution)]
 
 
 def _fit(resolution: Resolution) -> CheckResult:
@@ -57,6 +59,24 @@ def _locked(resolution: Resolution, lock: ImageLock) -> CheckResult:
         status="passed",
         message=f"{wheels} wheels{more} for Python {lock.python} and glibc {lock.glibc}, each with its sha256",
     )
+
+
+def _gpus(resolution: Resolution) -> CheckResult:
+    """A card of which no fact speaks is not proven here: the probe reads the compiled code from the image (L1)."""
+    if not resolution.gpus:
+        why = "no target GPU is stated"
+    elif resolution.undecided_gpus:
+        why = (
+            f"no fact tells whether the build has code for {', '.join(resolution.undecided_gpus)}; probe.arch_list does"
+        )
+    else:
+        return CheckResult(
+            id="pins.gpus",
+            level=Level.L0,
+            status="passed",
+            message=f"by the facts the build has code for {', '.join(gpu.name for gpu in resolution.gpus)}",
+        )
+    return CheckResult(id="pins.gpus", level=Level.L0, status="not-checked", code=NOT_APPLICABLE, message=why)
 
 
 def _driver(resolution: Resolution) -> CheckResult:

@@ -66,6 +66,7 @@ class Resolution:
 
     `exclude_newer` is a date (YYYY-MM-DD): transitive packages uploaded later are not considered; None: no limit.
     `provider` is where Python comes from: apt (the base or, in place, this machine), conda or uv's managed Pythons.
+    `undecided_gpus` are those of `gpus` for which no fact tells whether the build has code.
     `variant` is `cpu` or `cuNNN`; `variant_is_default` says that the package index itself has that build.
     """
 
@@ -85,6 +86,7 @@ class Resolution:
     choices: tuple[Choice, ...]
     warnings: tuple[str, ...] = ()
     gpus: tuple[TargetGpu, ...] = ()
+    undecided_gpus: tuple[str, ...] = ()
     driver_floor: str | None = None
     driver_asked: str | None = None
     apt: tuple[str, ...] = ()

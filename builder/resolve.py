@@ -330,6 +330,7 @@ def _resolution(c: Candidate, host: Host | None) -> Resolution:
         choices=choices_of(c, limit),
         warnings=_warnings(c),
         gpus=tuple(TargetGpu(name=gpu.name, compute_capability=str(gpu.compute_capability)) for gpu in c.gpus),
+        undecided_gpus=_undecided(c),
         driver_floor=None if floor is None else str(floor),
         driver_asked=c.cell.driver,
         apt=c.cell.apt,
@@ -402,13 +403,17 @@ def _exclude_newer(c: Candidate) -> str | None:
     return None if limit >= date.fromisoformat(str(c.catalog.generated)) else limit.isoformat()
 
 
-def _warnings(c: Candidate) -> tuple[str, ...]:
+def _undecided(c: Candidate) -> tuple[str, ...]:
     build = c.build
+    if build is None:
+        return ()
+    return tuple(gpu.name for gpu in c.gpus if cell_rules.runs_on(build, gpu, c.catalog) is None)
+
+
+def _warnings(c: Candidate) -> tuple[str, ...]:
     found = [
-        f"no fact says whether {build.name} has code for {gpu.name} ({gpu.compute_capability}); "
-        "the probe reads it from the image"
-        for gpu in c.gpus
-        if build is not None and cell_rules.runs_on(build, gpu, c.catalog) is None
+        f"no fact says whether torch {c.release.version} {c.variant} has code for {name}; the probe reads it out"
+        for name in _undecided(c)
     ]
     toolkit = c.variant.toolkit
     if toolkit is not None and c.cell.driver is None and c.gpus:

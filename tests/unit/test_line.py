@@ -242,6 +242,16 @@ def test_l0_fails_when_the_lock_misses_a_requirement(plan: line.Plan, folders: F
     assert "is not met by 4.40.0" in line.checks_of_pins(resolution, old)[1].message
 
 
+def test_l0_does_not_speak_for_a_card_that_no_fact_knows(plan: line.Plan) -> None:
+    resolution = plan.resolutions[0]
+    lock = lock_of(resolution)
+    by_id = {check.id: check for check in line.checks_of_pins(resolution, lock)}
+    assert (by_id["pins.gpus"].status, "RTX 3090" in by_id["pins.gpus"].message) == ("passed", True)
+    unknown = replace(resolution, undecided_gpus=("RTX 3090",))
+    by_id = {check.id: check for check in line.checks_of_pins(unknown, lock)}
+    assert by_id["pins.gpus"].status == "not-checked"
+
+
 def test_the_report_holds_the_choices_and_reads_back(plan: line.Plan, folders: Folders) -> None:
     report = run(plan, folders, FakeEngine())
     document = json.loads(report.model_dump_json())
