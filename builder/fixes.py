@@ -22,7 +22,7 @@ _TRIALS_A_FINDING = 10
 _OPTION = Origin("hint")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Fix:
     """A change that was tried: with it the finding is gone and no new error has come."""
 

@@ -19,7 +19,7 @@ from builder.solver import Failure
 from builder.versions import CudaVariant, CudaVersion, DriverVersion, GlibcVersion, PythonVersion
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Chosen:
     """One package at the end. `version` None: asked for, but not known which (a nightly, an unknown project)."""
 
@@ -61,7 +61,7 @@ class Chosen:
         return f"{request.origin} asks for {asked}{gives}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Replaced:
     """A package that a later step changed without being asked to."""
 
@@ -70,7 +70,7 @@ class Replaced:
     step: InstallStep
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Conflicting:
     """A step for which no whole answer exists."""
 

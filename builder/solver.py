@@ -24,7 +24,7 @@ _ASKED_BY_MANY = frozenset(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Bound:
     """Something that a version must meet. `by` is the package that asks, None for the user's own line (`says`)."""
 
@@ -34,7 +34,7 @@ class Bound:
     is_firm: bool = True  # asked by the user, or by a release that the user pinned
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Want:
     """A package that the user asks for."""
 
@@ -46,7 +46,7 @@ class Want:
     is_bound_only: bool = False  # a constraint: installs nothing
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Refused:
     """A release that could not be taken: it wants `requirement`, and `other` is chosen."""
 
@@ -55,7 +55,7 @@ class Refused:
     other: Offer
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Failure:
     """No release of `name` meets `bounds`; `refused` are those that do and cannot stand beside what is chosen."""
 
@@ -68,7 +68,7 @@ class Failure:
         return all(bound.is_firm for bound in self.bounds)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Solution:
     chosen: Mapping[str, Offer]
     via: Mapping[str, str]  # package -> the package that brought it in

@@ -15,7 +15,7 @@ from builder.versions import PythonVersion
 Severity = Literal["error", "warning", "info"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Change:
     """One thing changed, for a hint that is tried: fixes.py applies it and checks again.
 
@@ -41,7 +41,7 @@ class Change:
         return texts[self.kind]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Finding:
     """`because` holds the premises; `conclusion` follows. `tries`: changes worth trying for a hint, best first.
 

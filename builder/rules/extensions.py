@@ -59,7 +59,7 @@ def native_library_exists(o: Outcome) -> Iterator[Finding]:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Label:
     cuda: CudaVersion | None
     cuda_major: int | None
@@ -186,7 +186,7 @@ def prebuilt_exists(o: Outcome) -> Iterator[Finding]:
 # ---- what is compiled on the spot
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Build:
     says: str
     hazard: Hazard

@@ -32,7 +32,7 @@ def one_runtime(o: Outcome) -> Iterator[Finding]:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Libraries:
     """A CUDA that the environment holds. `cudnn` None: not known, 0: there is none."""
 
