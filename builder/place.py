@@ -52,13 +52,12 @@ class Place:
             return
         if not prefix.is_symlink() and prefix.is_dir() and not any(prefix.iterdir()):
             return
-        base = base_reason(prefix)
-        raise UsageError(
-            "prefix-not-ours" if base is None else "base-environment",
-            f"`{image_id}` is not built into {prefix}",
-            because=("that folder has something in it which torchproof did not make", *([base] if base else [])),
-            hint="name another folder; or prove what is there, as it is, with `--adopt`",
-        )
+        what = f"`{image_id}` is not built into {prefix}"
+        strange = "that folder has something in it which torchproof did not make"
+        hint = "name another folder; or prove what is there, as it is, with `--adopt`"
+        if base := base_reason(prefix):
+            raise UsageError("base-environment", what, because=(strange, base), hint=hint)
+        raise UsageError("prefix-not-ours", what, because=(strange,), hint=hint)
 
     @contextmanager
     def held(self) -> Iterator[int]:
