@@ -1,4 +1,4 @@
-"""Which smoke scripts there are, what each proves first, which images it concerns, and which of them a run takes. Pure."""
+"""Which smoke scripts there are, what each proves first, which images it concerns, which a run takes. Pure."""
 
 from __future__ import annotations
 
@@ -25,9 +25,15 @@ class Script:
 # In the order in which they tell most: a probe that fails explains what fails after it.
 TABLE = (
     Script(name="probe", level=Level.L1),
+    Script(name="files", level=Level.L1),
     Script(name="train_step", level=Level.L2),
     Script(name="vram_peak", level=Level.L3),
     Script(name="onnx_round_trip", level=Level.L2, packages=("onnxruntime", "onnxruntime-gpu")),
+    Script(name="data_loader", level=Level.L2),
+    Script(name="distributed", level=Level.L2),
+    Script(name="trainer", level=Level.L2, packages=("accelerate", "datasets")),
+    Script(name="loggers", level=Level.L2, packages=("tensorboard", "wandb")),
+    Script(name="compile", level=Level.L2),
 )
 SCRIPTS = tuple(script.name for script in TABLE)
 BY_NAME = {script.name: script for script in TABLE}

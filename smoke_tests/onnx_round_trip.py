@@ -106,6 +106,7 @@ class Exporter:
             earlier = ["{}.{}".format(name, step)] if step != "outputs_agree" else earlier
 
     def export(self, ctx):
+        """The export ends with a file, at an opset both sides know."""
         torch = ctx.made["torch"]
         self.applies(ctx, torch)
         asked = self.choose_opset(ctx)
@@ -196,6 +197,7 @@ class Exporter:
         )
 
     def session(self, ctx):
+        """Onnxruntime loads the file with the two inputs."""
         try:
             made = new_session(ctx, ctx.made[self.name]["path"], [CPU])
         except Exception as error:
@@ -244,9 +246,11 @@ class Exporter:
         return Passed("it runs at {} other shapes than exported".format(len(SHAPES) - 1), measured=SHAPES)
 
     def outputs_agree(self, ctx):
+        """Outputs equal torch's within 2e-5 (fp32) or 1e-2 (fp16)."""
         return judge_outputs(ctx, ctx.made[self.name]["outputs"], CPU)
 
     def provider(self, ctx):
+        """The profile shows which provider ran each node; the matrix products ran on the one named."""
         session = ctx.made[self.name]["session"]
         return judge_placement(CPU, session.get_providers(), placement(session))
 

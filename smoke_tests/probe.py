@@ -23,6 +23,7 @@ ONNXRUNTIME_PACKAGES = ("onnxruntime", "onnxruntime-gpu")
 
 @script.check("python_version", "L1")
 def python_version(ctx):
+    """The image's Python is the one asked for."""
     running = ctx.environment["python"]
     if ctx.python is None:
         raise NotChecked("no Python version was asked for", measured=running)
@@ -40,6 +41,7 @@ def python_version(ctx):
 
 @script.check("packages_installed", "L1")
 def packages_installed(ctx):
+    """Every locked package is installed."""
     installed = _installed.first_of_each(needs_lock(ctx))
     missing = sorted(set(ctx.packages) - set(installed))
     if missing:
@@ -55,6 +57,7 @@ def packages_installed(ctx):
 
 @script.check("versions_match", "L1")
 def versions_match(ctx):
+    """Every installed version equals the lock, as versions and not as text."""
     installed = _installed.first_of_each(needs_lock(ctx))
     different = [
         {"package": name, "installed": installed[name], "locked": locked}
@@ -74,6 +77,7 @@ def versions_match(ctx):
 
 @script.check("no_extra_packages", "L1")
 def no_extra_packages(ctx):
+    """Nothing is installed beyond the lock; pip alone is tolerated (tolerated_packages)."""
     installed = _installed.first_of_each(needs_lock(ctx))
     beyond = {name: version for name, version in installed.items() if name not in ctx.packages}
     tolerated = {name: beyond.pop(name) for name in ctx.params["tolerated_packages"] if name in beyond}
@@ -91,6 +95,7 @@ def no_extra_packages(ctx):
 
 @script.check("one_copy_each", "L1")
 def one_copy_each(_ctx):
+    """No package is described twice on the path."""
     twice = _installed.duplicates(_installed.packages())
     if twice:
         shown = [
@@ -108,6 +113,7 @@ def one_copy_each(_ctx):
 
 @script.check("torch_imports", "L1")
 def torch_imports(ctx):
+    """Torch imports, and it is the torch that its metadata describes."""
     torch = ctx.stack("torch")
     ctx.environment.update(torch=str(torch.__version__), device="cpu")
     ctx.made["torch"] = torch
@@ -135,6 +141,7 @@ def torch_imports(ctx):
 
 @script.check("torch_variant", "L1", needs=["torch_imports"])
 def torch_variant(ctx):
+    """The CUDA runtime compiled in, and the version's label, are the variant asked for."""
     torch = ctx.made["torch"]
     label = _installed.local_part(str(torch.__version__))
     built = _coverage.build_variant(torch)
@@ -153,6 +160,7 @@ def torch_variant(ctx):
 
 @script.check("arch_list", "L1", needs=["torch_imports"])
 def arch_list(ctx):
+    """The compiled code covers each target GPU: native code of the same major and a lower or equal minor, or PTX."""
     if not ctx.gpus:
         raise NotApplicable("no target GPU was given", measured=_coverage.arch_flags(ctx.made["torch"]))
     torch = ctx.made["torch"]
@@ -202,6 +210,7 @@ def arch_list(ctx):
 
 @script.check("onnxruntime_single", "L1")
 def onnxruntime_single(_ctx):
+    """Onnxruntime and onnxruntime-gpu, which share a folder, are not both installed."""
     installed = _installed.first_of_each(_installed.packages())
     present = {name: version for name, version in installed.items() if name.startswith("onnxruntime")}
     flavours = sorted(set(present) - {"onnxruntime-extensions", "onnxruntime-genai", "onnxruntime-tools"})
@@ -219,6 +228,7 @@ def onnxruntime_single(_ctx):
 
 @script.check("onnxruntime_providers", "L1", needs=["onnxruntime_single"])
 def onnxruntime_providers(ctx):
+    """Onnxruntime imports and was built with the provider its package promises."""
     installed = _installed.first_of_each(_installed.packages())
     wanted = ctx.packages or installed
     package = next((name for name in ONNXRUNTIME_PACKAGES if name in wanted), None)
@@ -241,6 +251,7 @@ def onnxruntime_providers(ctx):
 
 @script.check("numpy_conversion", "L1", needs=["torch_imports"])
 def numpy_conversion(ctx):
+    """Torch and numpy exchange arrays of six types without a copy."""
     torch = ctx.made["torch"]
     numpy = ctx.optional("numpy")
     pair = "torch {} and numpy {}".format(torch.__version__, numpy.__version__)
@@ -264,6 +275,7 @@ def numpy_conversion(ctx):
 
 @script.check("transformers_sees_torch", "L1", needs=["torch_imports"])
 def transformers_sees_torch(ctx):
+    """Transformers accepts this torch and its BERT imports."""
     version = ctx.optional("transformers").__version__
     available = ctx.stack("transformers.utils", "is_torch_available").is_torch_available()
     if not available:
@@ -281,6 +293,7 @@ def transformers_sees_torch(ctx):
 
 @script.check("torchvision", "L1", needs=["torch_imports"])
 def torchvision(ctx):
+    """Torchvision imports and its compiled operators run."""
     vision = ctx.optional("torchvision")
     torch = ctx.made["torch"]
     boxes = torch.tensor([[0.0, 0.0, 10.0, 10.0], [1.0, 1.0, 10.0, 10.0], [20.0, 20.0, 30.0, 30.0]])
@@ -299,11 +312,13 @@ def torchvision(ctx):
 
 @script.check("torchaudio", "L1", needs=["torch_imports"])
 def torchaudio(ctx):
+    """Torchaudio imports."""
     return Passed("torchaudio {} imports".format(ctx.optional("torchaudio").__version__))
 
 
 @script.check("torchtext", "L1", needs=["torch_imports"])
 def torchtext(ctx):
+    """Torchtext imports."""
     return Passed("torchtext {} imports".format(ctx.optional("torchtext").__version__))
 
 
@@ -350,6 +365,7 @@ def gpu_usable(ctx):
 
 @script.check("gpu_covered", "L3", needs=["gpu_usable"])
 def gpu_covered(ctx):
+    """The compiled code covers every GPU that is present."""
     torch = ctx.made["torch"]
     text = _coverage.arch_flags(torch)
     if not text:

@@ -6,6 +6,7 @@ import sys
 sys.dont_write_bytecode = True  # nothing is written outside the scratch folder, compiled files included
 
 import _bert  # noqa: E402
+import _train_more  # noqa: E402
 from _harness import Failed, NotApplicable, NotChecked, Passed, Script, blame_stack  # noqa: E402
 from _train_loop import Loop, total_norm  # noqa: E402
 
@@ -78,6 +79,7 @@ def run(ctx):
 
 @script.check("loss_finite", run_level, needs=["run"])
 def loss_finite(ctx):
+    """The loss is finite at every step."""
     losses = ctx.made["loop"].losses
     bad = [step for step, loss in enumerate(losses, 1) if not math.isfinite(loss)]
     if bad:
@@ -95,6 +97,7 @@ def loss_finite(ctx):
 
 @script.check("loss_falls", run_level, needs=["loss_finite"])
 def loss_falls(ctx):
+    """The mean of the last four losses is at most half of the first four's (loss_factor)."""
     losses = ctx.made["loop"].losses
     first, last = mean(losses[:4]), mean(losses[-4:])
     bound = ctx.params["loss_factor"] * first
@@ -112,6 +115,7 @@ def loss_falls(ctx):
 
 @script.check("gradients_reach_all", run_level, needs=["run"])
 def gradients_reach_all(ctx):
+    """Every tensor gets a gradient that is not zero."""
     loop = ctx.made["loop"]
     without = sorted(name for name in loop.names if not loop.gradient_seen[name] and not name.endswith(NO_GRADIENT))
     if without:
@@ -147,6 +151,7 @@ def gradients_finite(ctx):
 
 @script.check("weights_finite", run_level, needs=["run"])
 def weights_finite(ctx):
+    """Every weight is finite at the end."""
     loop = ctx.made["loop"]
     bad = sorted(
         name for name, tensor in loop.model.named_parameters() if not bool(loop.torch.isfinite(tensor.detach()).all())
@@ -207,6 +212,7 @@ def optimizer_steps(ctx):
 
 @script.check("scale_kept", run_level, needs=["run"])
 def scale_kept(ctx):
+    """The loss scale ends at 1 or above."""
     loop = ctx.made["loop"]
     if loop.scaler is None:
         raise NotApplicable("{} needs no loss scaling".format(loop.precision))
@@ -268,6 +274,7 @@ def clip_applied(ctx):
 
 @script.check("warmup_followed", run_level, needs=["run"])
 def warmup_followed(ctx):
+    """The learning rate is the linear warm-up's at every step."""
     loop, params = ctx.made["loop"], ctx.params
     steps, warmup, top = params["steps"], params["warmup_steps"], params["learning_rate"]
     wanted = [
@@ -282,6 +289,7 @@ def warmup_followed(ctx):
 
 @script.check("on_gpu", "L3", needs=["run"])
 def on_gpu(ctx):
+    """Weights and loss really are on the card."""
     loop = ctx.made["loop"]
     if loop.device != "cuda":
         raise NotChecked("the loop ran on the CPU; {}".format(ctx.made["why_cpu"]))
@@ -292,6 +300,13 @@ def on_gpu(ctx):
     return Passed(
         "weights and loss are on {}".format(ctx.environment["gpu"]["name"]), measured=places, peak_allocated_bytes=peak
     )
+
+
+script.check("accumulation", run_level, needs=["run"])(_train_more.accumulation_equal)
+script.check("checkpoint", run_level, needs=["run"])(_train_more.checkpoint_resumes)
+script.check("seed", run_level, needs=["run"])(_train_more.seed_repeats)
+script.check("layer_rates", run_level, needs=["run"])(_train_more.layer_rates)
+script.check("device_mix", "L3", needs=["run"])(_train_more.device_mix)
 
 
 def choose_device(ctx, torch):

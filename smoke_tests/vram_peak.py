@@ -75,6 +75,7 @@ def loop(ctx):
 
 @script.check("allocated", "L3", needs=["loop"])
 def allocated(ctx):
+    """Peak allocated is within 10 % of the estimate (tolerance)."""
     estimate = ctx.made["estimate"]
     return compare_peak(
         "peak allocated",
@@ -88,6 +89,7 @@ def allocated(ctx):
 
 @script.check("reserved", "L3", needs=["loop"])
 def reserved(ctx):
+    """Peak reserved is within 15 % of the estimate (reserved_tolerance)."""
     estimate = ctx.made["estimate"]
     return compare_peak(
         "peak reserved",

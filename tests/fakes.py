@@ -82,9 +82,14 @@ def result_document(script: str, *checks: dict[str, Any], **environment: Any) ->
 
 GOOD = {
     "probe": result_document("probe", check("probe.versions")),
+    "files": result_document("files", check("files.records")),
     "train_step": result_document("train_step", check("train_step.loss_falls", level="L2")),
     "vram_peak": result_document("vram_peak", check("vram_peak.loop", level="L3", status="not-checked")),
     "onnx_round_trip": result_document("onnx_round_trip", check("onnx_round_trip.outputs_agree", level="L2")),
+    **{
+        name: result_document(name, check(f"{name}.works", level="L2"))
+        for name in ("data_loader", "distributed", "trainer", "loggers", "compile")
+    },
 }
 
 

@@ -1,26 +1,18 @@
 """The smoke scripts on real stacks: they pass where all is well, and each check fails with its own code elsewhere.
 
-TORCHPROOF_STACK_PYTHON lists the interpreters of the environments, separated as in PATH. Each needs torch,
-transformers, numpy and onnxruntime (or onnxruntime-gpu). The faults are put in by a sitecustomize module that patches
-the stack before a script imports it; the scripts themselves know nothing of them.
+The faults are put in by a sitecustomize module that patches the stack before a script imports it; the scripts know
+nothing of them.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
-import textwrap
-from functools import cache
-from pathlib import Path
 
 import pytest
+from stacks import MOST_SECONDS, codes, facts, installed
 
 pytestmark = pytest.mark.stack
 
-SMOKE_TESTS = Path(__file__).parents[2] / "smoke_tests"
-PYTHONS = [path for path in os.environ.get("TORCHPROOF_STACK_PYTHON", "").split(os.pathsep) if path]
-MOST_SECONDS = 60
 SMALL_BERT = {
     "layers": 1,
     "hidden": 32,
@@ -31,81 +23,6 @@ SMALL_BERT = {
     "batch": 2,
     "seq": 16,
 }
-
-
-@pytest.fixture(params=PYTHONS or [pytest.param(None, marks=pytest.mark.skip("TORCHPROOF_STACK_PYTHON is not set"))])
-def python(request):
-    return request.param
-
-
-@cache
-def installed(python):
-    """The environment as a lock would give it."""
-    listed = subprocess.run(
-        [python, "-c", "import json, _installed as i; print(json.dumps(i.first_of_each(i.packages())))"],
-        env={**os.environ, "PYTHONPATH": str(SMOKE_TESTS)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return json.loads(listed.stdout)
-
-
-@cache
-def facts(python):
-    """What the tests have to know of the environment."""
-    code = """
-        import json, platform, inspect, torch
-        options = inspect.signature(torch.onnx.export).parameters
-        print(json.dumps({
-            "python": platform.python_version(),
-            "variant": "cu" + torch.version.cuda.replace(".", "") if torch.version.cuda else "cpu",
-            "gpu": torch.cuda.is_available(),
-            "dynamo": "dynamo" in options and options["dynamo"].default is True,
-            "cpu_scaler": hasattr(torch.amp, "GradScaler") if hasattr(torch, "amp") else False,
-        }))"""
-    told = subprocess.run([python, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
-    return json.loads(told.stdout)
-
-
-@pytest.fixture
-def run(python, tmp_path):
-    def run(script, *, params=None, fault=None, packages=None, **changes):
-        request = {
-            "schema_version": 1,
-            "python": facts(python)["python"],
-            "packages": packages or installed(python),
-            "variant": facts(python)["variant"],
-            "scratch": str(tmp_path / "scratch"),
-            "time_limit_s": 2 * MOST_SECONDS,
-            "params": params or {},
-            **changes,
-        }
-        (tmp_path / "request.json").write_text(json.dumps(request))
-        env = {**os.environ, "PYTHONPATH": ""}
-        if fault is not None:
-            (tmp_path / "faults").mkdir(exist_ok=True)
-            (tmp_path / "faults" / "sitecustomize.py").write_text(textwrap.dedent(fault))
-            env["PYTHONPATH"] = str(tmp_path / "faults")
-        done = subprocess.run(
-            [python, SMOKE_TESTS / f"{script}.py", "--request", tmp_path / "request.json"],
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=3 * MOST_SECONDS,
-            check=False,
-        )
-        document = json.loads(done.stdout)
-        checks = {check["id"].partition(".")[2]: check for check in document["checks"]}
-        errored = [check for check in checks.values() if check["status"] == "errored"]
-        assert not errored, errored
-        return document, checks
-
-    return run
-
-
-def codes(checks):
-    return {name: check["code"] for name, check in checks.items() if check["status"] == "failed"}
 
 
 @pytest.mark.parametrize("script", ["probe", "train_step", "vram_peak", "onnx_round_trip"])

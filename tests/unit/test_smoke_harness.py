@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 from builder.results import ScriptReport
+from builder.scripts import SCRIPTS as ALL_SCRIPTS
 
 SMOKE_TESTS = Path(__file__).parents[2] / "smoke_tests"
 sys.path.insert(0, str(SMOKE_TESTS))
@@ -34,7 +36,7 @@ import vram_peak  # noqa: E402
 
 sys.dont_write_bytecode = WRITES_BYTECODE  # the scripts switch it for their own process
 
-SCRIPTS = ("probe", "train_step", "vram_peak", "onnx_round_trip")
+SCRIPTS = ("probe", "train_step", "vram_peak", "onnx_round_trip")  # those that need torch
 
 
 def interpreters():
@@ -417,15 +419,25 @@ def failure_codes():
 
 def test_docs_list_every_check_and_every_code():
     page = (SMOKE_TESTS.parent / "docs" / "smoke-tests.md").read_text()
-    for module in (probe, train_step, vram_peak, onnx_round_trip):
-        for check in module.script.checks:
-            assert f"`{module.script.name}.{check.name.replace('dynamo', 'torchscript')}`" in page
+    for name in ALL_SCRIPTS:
+        for check in importlib.import_module(name).script.checks:
+            assert f"`{name}.{check.name.replace('dynamo', 'torchscript')}`" in page
     assert [code for code in sorted(failure_codes()) if f"`{code}`" not in page] == []
+
+
+def test_the_tables_are_what_would_be_written():
+    done = subprocess.run(
+        [sys.executable, SMOKE_TESTS.parent / "bin" / "smoke_table.py", "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_every_code_has_a_test_in_which_it_is_seen():
     tests = SMOKE_TESTS.parent / "tests"
-    text = Path(__file__).read_text() + (tests / "stack" / "test_smoke_scripts.py").read_text()
+    text = "".join(path.read_text() for path in sorted(tests.glob("*/test_smoke*.py")))
     codes = failure_codes()
     assert len(codes) > 40
     assert [code for code in sorted(codes) if f'"{code}"' not in text] == []

@@ -1,0 +1,53 @@
+"""Faults that tests put into environments. Here: ELF files small enough to write by hand."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+
+_BASE = 64 + 2 * 56
+
+
+def make_elf(
+    *,
+    needed: Sequence[str] = (),
+    soname: str | None = None,
+    runpath: str | None = None,
+    rpath: str | None = None,
+    wants: Mapping[str, Sequence[str]] | None = None,
+    machine: int = 62,
+) -> bytes:
+    """A shared object with a dynamic section and nothing else; `wants`: {library: versions of symbols}."""
+    table = bytearray(b"\0")
+
+    def text(value: str) -> int:
+        at = len(table)
+        table.extend(value.encode() + b"\0")
+        return at
+
+    entries = [(1, text(name)) for name in needed]
+    for tag, value in ((14, soname), (15, rpath), (29, runpath)):
+        if value is not None:
+            entries.append((tag, text(value)))
+    rows = b""
+    listed = list((wants or {}).items())
+    for index, (library, versions) in enumerate(listed):
+        last = index == len(listed) - 1
+        rows += struct.pack("<HHIII", 1, len(versions), text(library), 16, 0 if last else 16 + 16 * len(versions))
+        for number, version in enumerate(versions):
+            step = 0 if number == len(versions) - 1 else 16
+            rows += struct.pack("<IHHII", 0, 0, 2, text(version), step)
+    dynamic_size = 16 * (len(entries) + 2 + (2 if rows else 0))
+    strings = _BASE + dynamic_size
+    entries.append((5, strings))
+    if rows:
+        entries += [(0x6FFFFFFE, strings + len(table)), (0x6FFFFFFF, len(listed))]
+    entries.append((0, 0))
+    dynamic = b"".join(struct.pack("<qQ", *entry) for entry in entries)
+    body = dynamic + bytes(table) + rows
+    size = _BASE + len(body)
+    header = b"\x7fELF\x02\x01\x01" + bytes(9)
+    header += struct.pack("<HHIQQQIHHHHHH", 3, machine, 1, 0, 64, 0, 0, 64, 56, 2, 0, 0, 0)
+    load = struct.pack("<IIQQQQQQ", 1, 5, 0, 0, 0, size, size, 4096)
+    place = struct.pack("<IIQQQQQQ", 2, 6, _BASE, _BASE, _BASE, dynamic_size, dynamic_size, 8)
+    return header + load + place + body

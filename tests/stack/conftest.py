@@ -1,0 +1,66 @@
+"""Runs smoke scripts on real environments, whole and broken, and counts the faults and which of them were seen."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import textwrap
+from collections import Counter
+
+import pytest
+from stacks import MOST_SECONDS, PYTHONS, SMOKE_TESTS, codes, facts, installed
+
+SEEDED: list[tuple[str, bool]] = []
+
+
+def pytest_terminal_summary(terminalreporter):
+    if SEEDED:
+        total, caught = Counter(name for name, _ in SEEDED), Counter(name for name, is_caught in SEEDED if is_caught)
+        terminalreporter.section("seeded faults")
+        for name in sorted(total):
+            terminalreporter.line(f"{name}: {total[name]} faults, {caught[name]} caught")
+        terminalreporter.line(f"all: {sum(total.values())} faults, {sum(caught.values())} caught")
+
+
+@pytest.fixture(params=PYTHONS or [pytest.param(None, marks=pytest.mark.skip("TORCHPROOF_STACK_PYTHON is not set"))])
+def python(request):
+    return request.param
+
+
+@pytest.fixture
+def run(python, tmp_path):
+    def run(script, *, params=None, fault=None, packages=None, **changes):
+        request = {
+            "schema_version": 1,
+            "python": facts(python)["python"],
+            "packages": packages or installed(python),
+            "variant": facts(python)["variant"],
+            "scratch": str(tmp_path / "scratch"),
+            "time_limit_s": 2 * MOST_SECONDS,
+            "params": params or {},
+            **changes,
+        }
+        (tmp_path / "request.json").write_text(json.dumps(request))
+        env = {**os.environ, "PYTHONPATH": ""}
+        if fault is not None:
+            (tmp_path / "faults").mkdir(exist_ok=True)
+            (tmp_path / "faults" / "sitecustomize.py").write_text(textwrap.dedent(fault))
+            env["PYTHONPATH"] = str(tmp_path / "faults")
+        done = subprocess.run(
+            [python, SMOKE_TESTS / f"{script}.py", "--request", tmp_path / "request.json"],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=3 * MOST_SECONDS,
+            check=False,
+        )
+        document = json.loads(done.stdout)
+        checks = {check["id"].partition(".")[2]: check for check in document["checks"]}
+        errored = [check for check in checks.values() if check["status"] == "errored"]
+        assert not errored, errored
+        if fault is not None:
+            SEEDED.append((script, bool(codes(checks))))
+        return document, checks
+
+    return run

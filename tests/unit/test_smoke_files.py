@@ -1,0 +1,306 @@
+"""The script `files` on environments laid out by hand: small ELF files, made-up packages, every way to be wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import packaging
+import pytest
+from smoke_faults import make_elf
+
+SMOKE_TESTS = Path(__file__).parents[2] / "smoke_tests"
+sys.path.insert(0, str(SMOKE_TESTS))
+
+WRITES_BYTECODE = sys.dont_write_bytecode
+import _elf  # noqa: E402
+import _libraries  # noqa: E402
+import _metadata  # noqa: E402
+import files  # noqa: E402
+
+sys.dont_write_bytecode = WRITES_BYTECODE  # the scripts switch it for their own process
+
+
+class Site:
+    """A folder that looks like site-packages, and what the script says of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "site"
+        self.folder.mkdir()
+        self.scratch = folder / "scratch"
+        self.names: dict[str, str] = {}
+
+    def package(self, name: str, version: str, libraries: dict[str, bytes] | None = None, *, requires=()) -> None:
+        info = self.folder / f"{name.replace('-', '_')}-{version}.dist-info"
+        info.mkdir()
+        lines = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}"]
+        (info / "METADATA").write_text("\n".join([*lines, *(f"Requires-Dist: {text}" for text in requires)]) + "\n\n")
+        record = []
+        for path, content in (libraries or {}).items():
+            target = self.folder / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+            record.append(f"{path},sha256=x,{len(content)}")
+        (info / "RECORD").write_text("\n".join(record) + "\n")
+        self.names[name] = version
+
+    def checks(self, params=None, env=None, *, python_options=("-S",)) -> dict[str, dict]:
+        request = {"schema_version": 1, "packages": self.names, "scratch": str(self.scratch), "params": params or {}}
+        path = self.folder.parent / "request.json"
+        path.write_text(json.dumps(request))
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PIP_", "LD_"))}
+        # pip's vendored packaging would do, too; here the tests' own is lent
+        lent = Path(packaging.__file__).parent
+        link = self.folder.parent / "lent"
+        if not link.exists():
+            link.mkdir()
+            (link / "packaging").symlink_to(lent)
+        kept["PIP_CONFIG_FILE"] = os.devnull  # a machine may hold torch by a constraint of its own
+        kept["PYTHONPATH"] = os.pathsep.join([str(self.folder), str(link)])
+        done = subprocess.run(
+            [sys.executable, *python_options, SMOKE_TESTS / "files.py", "--request", path],
+            env={**kept, **(env or {})},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        found = {check["id"].partition(".")[2]: check for check in json.loads(done.stdout)["checks"]}
+        assert "errored" not in {check["status"] for check in found.values()}, found
+        return found
+
+
+@pytest.fixture
+def site(tmp_path):
+    site = Site(tmp_path)
+    site.package("torch", "2.6.0", {"torch/lib/libtorch_python.so": make_elf(needed=["libc.so.6", "libc10.so"])})
+    site.package("c10", "1.0", {"torch/lib/libc10.so": make_elf(soname="libc10.so")})
+    return site
+
+
+def codes(checks):
+    return {name: check["code"] for name, check in checks.items() if check["status"] == "failed"}
+
+
+def test_passes_where_all_is_well(site):
+    checks = site.checks()
+    assert codes(checks) == {}
+    assert checks["libraries"]["measured"] == 2
+    for name in ("provider_libraries", "cuda_libraries_once", "cuda_versions", "guard", "leftovers"):
+        assert checks[name]["code"] == "not-applicable"
+
+
+def test_a_file_that_is_gone(site):
+    (site.folder / "torch/lib/libc10.so").unlink()
+    checks = site.checks()
+    assert codes(checks) == {"records": "file-missing", "libraries": "library-unresolved"}
+    assert "libc10.so is not found" in checks["libraries"]["message"]
+
+
+def test_a_stripped_or_swapped_library(site):
+    (site.folder / "torch/lib/libc10.so").write_bytes(make_elf(soname="libc10.so") + b"more")
+    assert codes(site.checks()) == {"records": "file-changed"}
+
+
+def test_a_library_cut_off_in_the_middle(site):
+    path = site.folder / "torch/lib/libc10.so"
+    path.write_bytes(path.read_bytes()[:200])
+    assert codes(site.checks())["libraries"] == "library-unresolved"
+
+
+def test_a_symbol_version_that_the_system_does_not_have(site):
+    site.package("ext", "1.0", {"ext/_C.so": make_elf(needed=["libc.so.6"], wants={"libc.so.6": ["GLIBC_9.99"]})})
+    checks = site.checks()
+    assert codes(checks) == {"libraries": "library-unresolved"}
+    assert "has no GLIBC_9.99" in checks["libraries"]["message"]
+
+
+def test_a_symbol_version_that_the_system_has(site):
+    site.package("ext", "1.0", {"ext/_C.so": make_elf(needed=["libc.so.6"], wants={"libc.so.6": ["GLIBC_2.17"]})})
+    assert codes(site.checks()) == {}
+
+
+def test_plug_ins_and_the_driver_may_be_missing(site):
+    needs = make_elf(needed=["libnvinfer.so.10"])
+    site.package("ort", "1", {"onnxruntime/capi/libonnxruntime_providers_tensorrt.so": needs})
+    site.package("user", "1", {"user/_C.so": make_elf(needed=["libcuda.so.1", "libnvidia-ml.so.1"])})
+    checks = site.checks()
+    assert codes(checks) == {}
+    assert checks["libraries"]["details"]["left_to_their_hardware"] == ["TensorRT"]
+
+
+def test_two_copies_of_a_cuda_library_are_told_with_their_sizes(site):
+    cudnn = make_elf(soname="libcudnn.so.9") + b"\0" * 2**20
+    site.package("nvidia-cudnn-cu12", "9.1.0.70", {"nvidia/cudnn/lib/libcudnn.so.9": cudnn})
+    assert codes(site.checks()) == {}
+    site.package("other", "1.0", {"other.libs/libcudnn-0123abcd.so.9.2.0": cudnn})
+    checks = site.checks()
+    assert codes(checks) == {"cuda_libraries_once": "cuda-library-twice"}
+    assert "1 MiB too much" in checks["cuda_libraries_once"]["message"]
+
+
+def test_two_names_of_one_file_are_one_copy(site):
+    folder = "nvidia/cudnn/lib/libcudnn.so.9"
+    site.package("nvidia-cudnn-cu12", "9.1.0.70", {folder: make_elf(soname="libcudnn.so.9")})
+    (site.folder / "nvidia/cudnn/lib/libcudnn.so").symlink_to("libcudnn.so.9")
+    assert codes(site.checks()) == {}
+
+
+def test_a_second_copy_on_the_loader_path(site, tmp_path):
+    site.package("nvidia-cublas", "12.4", {"nvidia/cublas/lib/libcublas.so.12": make_elf()})
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib/libcublas.so.12").write_bytes(make_elf())
+    found = site.checks(env={"LD_LIBRARY_PATH": str(tmp_path / "lib")})
+    assert codes(found) == {"cuda_libraries_once": "cuda-library-twice"}
+
+
+def test_a_cuda_wheel_of_another_version_than_torch_pins(site):
+    site.package("nvidia-cudnn-cu12", "8.9.2.26", {"nvidia/cudnn/lib/libcudnn_ops.so.8": make_elf()})
+    site.package("torchlike", "1", requires=['nvidia-cudnn-cu12 (==9.1.0.70) ; platform_system == "Linux"'])
+    checks = site.checks()
+    assert codes(checks) == {"cuda_versions": "cuda-library-version", "requirements": "requirement-unmet"}
+
+
+PROVIDER = "onnxruntime/capi/libonnxruntime_providers_cuda.so"
+SHARED = {"onnxruntime/capi/libonnxruntime_providers_shared.so": make_elf()}
+
+
+@pytest.mark.parametrize(
+    ("libraries", "words"),
+    [
+        ({}, "without its libonnxruntime_providers_cuda.so"),
+        ({PROVIDER: make_elf()}, "libonnxruntime_providers_shared.so is gone"),
+        ({PROVIDER: make_elf(needed=["libcudnn.so.8"]), **SHARED}, "so it would run on the CPU: libcudnn.so.8"),
+    ],
+    ids=["stripped", "no-bridge", "wrong-cudnn"],
+)
+def test_a_cuda_provider_that_cannot_load(site, libraries, words):
+    cudnn = {"nvidia/cudnn/lib/libcudnn.so.9": make_elf(soname="libcudnn.so.9")}
+    site.package("nvidia-cudnn-cu12", "9.1.0.70", cudnn)
+    site.package("onnxruntime-gpu", "1.20", libraries)
+    checks = site.checks()
+    assert codes(checks) == {"provider_libraries": "provider-unresolved"}
+    assert words in checks["provider_libraries"]["message"]
+
+
+def test_a_cuda_provider_beside_a_torch_that_loads_its_libraries(site):
+    (site.folder / "torch/lib/libtorch_python.so").write_bytes(make_elf(needed=["libcudnn.so.9", "libc10.so"]))
+    (next(site.folder.glob("torch-*.dist-info")) / "RECORD").unlink()
+    cudnn = {"nvidia/cudnn/lib/libcudnn.so.9": make_elf(soname="libcudnn.so.9")}
+    site.package("nvidia-cudnn-cu12", "9.1.0.70", cudnn)
+    site.package("onnxruntime-gpu", "1.20", {PROVIDER: make_elf(needed=["libcudnn.so.9"]), **SHARED})
+    checks = site.checks()
+    assert codes(checks) == {}
+    assert checks["provider_libraries"]["details"]["needs_torch"] is True
+
+
+def test_requirements_that_are_not_met(site):
+    site.package("old", "1.0", requires=["torch<2.0", "absent", 'only-there; extra == "x"', "torch>=2"])
+    checks = site.checks()
+    assert codes(checks) == {"requirements": "requirement-unmet"}
+    assert len(checks["requirements"]["measured"]) == 2
+
+
+def test_a_budget(site):
+    assert codes(site.checks({"budget_bytes": 100})) == {"size": "over-budget"}
+    assert codes(site.checks({"budget_bytes": 2**30})) == {}
+
+
+@pytest.mark.parametrize(
+    "leftover", ["root/.cache/pip/x", "run/secrets/ca", "etc/pip.conf", "usr/local/bin/uv", "mnt/wheelhouse/a.whl"]
+)
+def test_what_a_build_may_leave(site, tmp_path, leftover):
+    (tmp_path / "root" / leftover).parent.mkdir(parents=True)
+    (tmp_path / "root" / leftover).write_text("x")
+    checks = site.checks({"image": "yes", "roots": [str(tmp_path / "root")]})
+    assert codes(checks)["leftovers"] == "build-leftover"
+
+
+def test_a_password_in_a_variable_of_the_image(site, tmp_path):
+    params = {"image": "yes", "roots": [str(tmp_path / "empty")]}
+    assert "leftovers" not in codes(site.checks(params))
+    found = site.checks(params, env={"SOME_INDEX": "https://me:secret@example.org/simple"})
+    assert codes(found)["leftovers"] == "build-leftover"
+    assert "secret" not in json.dumps(found["leftovers"])
+
+
+def test_the_guard(site, tmp_path):
+    """With a constraint pip refuses another torch; without one nothing holds it."""
+    if subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True, check=False).returncode:
+        pytest.skip("this Python has no pip")
+    constraints = tmp_path / "constraints.txt"
+    constraints.write_text("torch==2.6.0\n")
+    params = {"image": "yes", "roots": []}
+    guarded = site.checks(params, env={"PIP_CONSTRAINT": str(constraints)}, python_options=())
+    assert guarded["guard"]["status"] == "passed", guarded["guard"]
+    assert "(constraint) torch==2.6.0" in guarded["guard"]["message"]
+    bare = site.checks(params, python_options=())["guard"]
+    assert bare["code"] == "guard-missing", bare
+
+
+def test_the_loaders_own_cache_is_read_as_ldconfig_shows_it():
+    shown = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=False)
+    if shown.returncode:
+        pytest.skip("no ldconfig here")
+    told = {line.split()[0] for line in shown.stdout.splitlines()[1:] if "=>" in line}
+    assert set(_elf.read_cache()) == told
+
+
+def test_the_search_order_is_the_loaders(tmp_path):
+    """RUNPATH comes after LD_LIBRARY_PATH, RPATH before it."""
+    for name in ("asked", "own"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "libx.so").write_bytes(make_elf())
+    for tag, wanted in (("runpath", "asked"), ("rpath", "own")):
+        path = tmp_path / f"{tag}.so"
+        path.write_bytes(make_elf(needed=["libx.so"], **{tag: "$ORIGIN/own"}))
+        loader = _elf.Loader({}, {}, {"LD_LIBRARY_PATH": str(tmp_path / "asked")})
+        assert loader.find(loader.elf(path), "libx.so") == str(tmp_path / wanted / "libx.so")
+
+
+def test_a_library_of_another_machine_is_passed_over(tmp_path):
+    (tmp_path / "libx.so").write_bytes(make_elf(machine=183))
+    path = tmp_path / "a.so"
+    path.write_bytes(make_elf(needed=["libx.so"], runpath="$ORIGIN"))
+    loader = _elf.Loader({}, {}, {})
+    assert loader.find(loader.elf(path), "libx.so") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "stem"),
+    [
+        ("libcudnn.so.9", "libcudnn"),
+        ("libcudnn_ops_infer.so.8", "libcudnn_ops_infer"),
+        ("libcudart-1b5a3c9d.so.11.0", "libcudart"),
+        ("libnvrtc-builtins.so.12.4", "libnvrtc-builtins"),
+        ("libcupti.so.12", None),
+        ("libtorch_cuda.so", None),
+    ],
+)
+def test_names_of_cuda_libraries(name, stem):
+    assert _libraries.cuda_stem("/x/" + name) == stem
+
+
+def test_versions_that_libraries_tell_as_one_number():
+    assert [files.cudnn_version(value) for value in (8902, 90100)] == ["8.9.2", "9.1.0"]
+    assert [files.nccl_version(value) for value in (2708, 21805)] == ["2.7.8", "2.18.5"]
+
+
+def test_old_metadata_pins_too():
+    wants = ['nvidia-cublas-cu11 (==11.10.3.66) ; platform_system == "Linux"', "nvidia-nccl-cu12==2.1; extra == 'x'"]
+    assert _metadata.pinned_libraries([("torch", "1.13.1", "", wants)]) == {
+        "nvidia-cublas-cu11": ("11.10.3.66", "torch")
+    }
+
+
+def test_a_hundred_libraries_are_read_in_no_time(tmp_path):
+    for number in range(100):
+        (tmp_path / f"lib{number}.so").write_bytes(make_elf(needed=["libc.so.6"]))
+    started = time.monotonic()
+    loader = _elf.Loader({})
+    assert _libraries.unresolved(loader, _libraries.elf_files([str(tmp_path)])) == []
+    assert time.monotonic() - started < 5
