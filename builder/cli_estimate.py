@@ -31,8 +31,12 @@ def _size(name: str) -> Any:
 def estimate(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="a known name, a config.json, or a family with sizes")],
     batch: Annotated[str, typer.Option("--batch", metavar="N[,N...]", help="samples a step; several with --table")],
-    seq: Annotated[str, typer.Option("--seq", metavar="N[,N...]", help="tokens a sample; several with --table")] = "512",
-    gpu: Annotated[list[str] | None, typer.Option("--gpu", metavar="NAME", help="a card; may repeat with --table")] = None,
+    seq: Annotated[
+        str, typer.Option("--seq", metavar="N[,N...]", help="tokens a sample; several with --table")
+    ] = "512",
+    gpu: Annotated[
+        list[str] | None, typer.Option("--gpu", metavar="NAME", help="a card; may repeat with --table")
+    ] = None,
     precision: Annotated[
         str, typer.Option("--precision", help="fp32, fp16 or bf16 (autocast), fp16-pure or bf16-pure")
     ] = "fp16",
@@ -48,11 +52,17 @@ def estimate(
         str, typer.Option("--head", help="auto, classifier, mlm, lm, seq2seq, pretraining or base")
     ] = "auto",
     steps: Annotated[int, typer.Option("--steps", help="the first step has no optimizer state in its forward")] = 2,
-    target_seq: Annotated[int | None, typer.Option("--target-seq", metavar="N", help="decoder tokens; default: --seq")] = None,
+    target_seq: Annotated[
+        int | None, typer.Option("--target-seq", metavar="N", help="decoder tokens; default: --seq")
+    ] = None,
     accumulation: Annotated[int, typer.Option("--accumulation", metavar="N", help="batches a step")] = 1,
     checkpointing: Annotated[bool, typer.Option("--checkpointing", help="gradient checkpointing")] = False,
-    zero_grad: Annotated[str, typer.Option("--zero-grad", help="none: gradients are dropped; keep: they stay")] = "none",
-    mask: Annotated[str, typer.Option("--mask", help="none, full or padded: the attention mask that is passed")] = "none",
+    zero_grad: Annotated[
+        str, typer.Option("--zero-grad", help="none: gradients are dropped; keep: they stay")
+    ] = "none",
+    mask: Annotated[
+        str, typer.Option("--mask", help="none, full or padded: the attention mask that is passed")
+    ] = "none",
     clip: Annotated[bool, typer.Option(help="clip the gradients' norm")] = True,
     frozen: Annotated[str, typer.Option("--frozen", help="nothing, embeddings or backbone")] = "nothing",
     lora: Annotated[int, typer.Option("--lora", metavar="RANK", help="LoRA adapters on query and value; 0: none")] = 0,
@@ -65,11 +75,15 @@ def estimate(
         str | None, typer.Option("--torch", metavar="V", help="the release that will run it; default: a current one")
     ] = None,
     cuda: Annotated[str | None, typer.Option("--cuda", metavar="V", help="its CUDA line, such as 12.6")] = None,
-    expandable: Annotated[bool, typer.Option("--expandable-segments", help="the allocator's expandable segments")] = False,
+    expandable: Annotated[
+        bool, typer.Option("--expandable-segments", help="the allocator's expandable segments")
+    ] = False,
     layer: Annotated[str, typer.Option("--layer", help="auto, traced or analytic")] = "auto",
     fit: Annotated[bool, typer.Option("--fit", help="the largest batch, and what would make this one fit")] = False,
     table: Annotated[bool, typer.Option("--table", help="a matrix over batches, sequences or GPUs")] = False,
-    plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help=".png or .svg: one step, by component")] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE", help=".png or .svg: one step, by component")
+    ] = None,
     as_json: Json = False,
     facts: Facts = None,
 ) -> None:
@@ -190,13 +204,13 @@ def _table(
     from builder.vram import report  # noqa: PLC0415
 
     if len(gpus) > 1 and len(seqs) > 1:
-        raise UsageError("vram-several", "a table has two sides", hint="give several GPUs or several sequences, not both")
+        raise UsageError(
+            "vram-several", "a table has two sides", hint="give several GPUs or several sequences, not both"
+        )
     one = gpus[0] if gpus else None
-    columns: list[tuple[str, str | None, int]]
+    columns: list[tuple[str, str | None, int]] = [(f"seq {seq}", one, seq) for seq in seqs]
     if len(gpus) > 1:
         columns = [(gpu, gpu, seqs[0]) for gpu in gpus]
-    else:
-        columns = [(f"seq {seq}", one, seq) for seq in seqs]
     cells = [
         [asked.estimate(loop.with_(batch=batch, seq=seq), gpu, layer=asked.quick_layer) for _, gpu, seq in columns]
         for batch in batches
@@ -220,9 +234,12 @@ def _numbers(name: str, text: str) -> list[int]:
 
 def calibrate(
     python: Annotated[
-        str | None, typer.Option("--python", metavar="FILE", help="the Python whose torch is measured; default: this one")
+        str | None,
+        typer.Option("--python", metavar="FILE", help="the Python whose torch is measured; default: this one"),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="where the facts overlay goes")] = Path("offsets.yaml"),
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="where the facts overlay goes")] = Path(
+        "offsets.yaml"
+    ),
     gpu: Annotated[int, typer.Option("--device", metavar="N", help="which GPU of this machine")] = 0,
     as_json: Json = False,
 ) -> None:

@@ -18,7 +18,7 @@ class ModelRow(Sourced):
     @classmethod
     def _has_a_type(cls, config: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(config.get("model_type"), str):
-            raise ValueError("the config has no `model_type`")
+            raise ValueError("the config has no `model_type`")  # noqa: TRY004 - pydantic wants this one
         return config
 
 
@@ -73,5 +73,3 @@ class VramOffsets(Topic):
     workspaces: list[WorkspaceRow]
     totals: list[TotalRow]
     default_total: TotalDefault
-
-

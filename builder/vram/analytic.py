@@ -105,9 +105,7 @@ def optimizer_bytes(loop: TrainingLoop, trained: int, counted: Parameters) -> tu
             return 0, 0
 
 
-def _static(
-    arch: Architecture, loop: TrainingLoop, counted: Parameters, trained: int, adapters: int
-) -> _Static:
+def _static(arch: Architecture, loop: TrainingLoop, counted: Parameters, trained: int, adapters: int) -> _Static:
     w = loop.weight_width
     state, temporary = optimizer_bytes(loop, trained, counted)
     # At the end of the backward pass the embedding's own gradient comes as a whole table. Where the head shares the

@@ -1,8 +1,8 @@
 """All layers together: three numbers with an interval, and whether they fit a card.
 
-    allocated     tensors alive             the tracer's count, or the closed form
-    reserved      what the pool holds       the simulated allocator, or allocated x a usual fragmentation
-    driver view   what nvidia-smi shows     reserved + the card's offset
+- allocated     tensors alive             the tracer's count, or the closed form
+- reserved      what the pool holds       the simulated allocator, or allocated x a usual fragmentation
+- driver view   what nvidia-smi shows     reserved + the card's offset
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from builder.vram.rule import rule_of_thumb
 Layer = Literal["traced", "analytic"]
 Verdict = Literal["fits", "does-not-fit", "too-close-to-call"]
 
-# Half widths, as parts of the number. Traced: the 90th percentile of 39 published readings is 0.2 %, of T5 0.5 %
-# (docs/vram.md); one percent leaves room for models that nobody has read. Analytic: the largest error against the trace.
+# Half widths, as parts of the number. Traced: the 90th percentile of 29 published readings is 0.1 %, of T5 0.4 %
+# (docs/vram.md); one percent leaves room for what nobody has read. Analytic: nearly all of a grid against the trace.
 TRACED_BAND = 0.01
 ANALYTIC_BAND = 0.06
 # Reserved over allocated where nothing was simulated: 1.02 to 1.13 over traced loops, least for large batches.
@@ -124,9 +124,7 @@ def estimate(
     return _analytic(model, loop, card, is_old_stack=is_old_stack)
 
 
-def _traced(
-    model: Model, loop: TrainingLoop, card: Card, *, expandable: bool, is_old_stack: bool
-) -> VramEstimate:
+def _traced(model: Model, loop: TrainingLoop, card: Card, *, expandable: bool, is_old_stack: bool) -> VramEstimate:
     found = traced.trace(model, loop, capability=card.capability, workspace=card.workspace)
     free = replay(found, expandable=expandable)
     band = OLD_STACK_BAND if is_old_stack else TRACED_BAND
@@ -164,10 +162,11 @@ def _fits(
         tight = replay(found, capacity=card.for_pool, expandable=expandable)
     except OutOfMemoryError:
         return ("does-not-fit" if driver.low > card.total else plain), ()
-    return plain, (
+    note = (
         f"the pool would want {_gib(free.peak_reserved)}; held to what the card has, it gives cached memory back "
-        f"{tight.retries} times and gets through, which is slow",
+        f"{tight.retries} times and gets through, which is slow"
     )
+    return plain, (note,)
 
 
 def _verdict(allocated: Interval, driver: Interval, card: Card) -> Verdict | None:

@@ -1,4 +1,4 @@
-"""What a trace leaves: the births and deaths of device memory in order, and their replay through the allocator; pure."""
+"""What a trace leaves: births and deaths of device memory in order, and their replay through the allocator; pure."""
 
 from __future__ import annotations
 

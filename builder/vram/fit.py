@@ -1,4 +1,4 @@
-"""The largest batch that fits a card, and the least harmful change that makes an asked one fit; pure over `estimate`."""
+"""The largest batch that fits a card, and the least harmful change that makes one fit; pure over `estimate`."""
 
 from __future__ import annotations
 

@@ -9,7 +9,16 @@ from builder.errors import UsageError
 
 Precision = Literal["fp32", "fp16", "bf16", "fp16-pure", "bf16-pure"]
 Optimizer = Literal[
-    "adamw", "adamw-single", "adamw-fused", "adam", "sgd", "sgd-momentum", "adafactor", "adafactor-hf", "adam8bit", "none"
+    "adamw",
+    "adamw-single",
+    "adamw-fused",
+    "adam",
+    "sgd",
+    "sgd-momentum",
+    "adafactor",
+    "adafactor-hf",
+    "adam8bit",
+    "none",
 ]
 Attention = Literal["auto", "sdpa", "eager"]
 Head = Literal["auto", "classifier", "mlm", "lm", "seq2seq", "pretraining", "base"]
@@ -87,7 +96,9 @@ class TrainingLoop:
 
 
 CHOICES: dict[str, tuple[str, ...]] = {
-    name: get_args(hint) for name, hint in get_type_hints(TrainingLoop).items() if get_args(hint) and type(None) not in get_args(hint)
+    name: get_args(hint)
+    for name, hint in get_type_hints(TrainingLoop).items()
+    if get_args(hint) and type(None) not in get_args(hint)
 }
 
 
@@ -127,9 +138,7 @@ class Architecture:
 
     def __post_init__(self) -> None:
         if min(self.hidden, self.intermediate, self.layers, self.heads) < 1:
-            raise UsageError(
-                "vram-bad-model", f"`{self.name}` needs at least one layer, one head, and widths above 0"
-            )
+            raise UsageError("vram-bad-model", f"`{self.name}` needs at least one layer, one head, and widths above 0")
         if not self.head_size and self.hidden % self.heads:
             raise UsageError(
                 "vram-bad-model",

@@ -145,7 +145,7 @@ _PLAIN_SIZES = {
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """`config` in the keys of its own config.json; `architecture` is None where the closed form knows no such family."""
+    """`config` in the keys of its own config.json; `architecture` is None where the closed form knows no such one."""
 
     name: str
     config: Mapping[str, Any]

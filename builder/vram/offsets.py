@@ -98,7 +98,7 @@ def _total(topic: Any, gpu: Gpu) -> int:
     for row in topic["totals"]:
         if row["name"] in {gpu.name, *gpu.aliases} and row["gib"] == nominal:
             return int(row["total_mib"]) * MIB
-    return nominal * 1024 * topic["default_total"]["percent_of_nominal"] // 100 * MIB
+    return nominal * 1024 * int(topic["default_total"]["percent_of_nominal"]) // 100 * MIB
 
 
 def _offset(topic: Any, gpu: Gpu, cuda: CudaVersion) -> tuple[int, int, bool, str]:
@@ -126,9 +126,10 @@ def _order(cuda: str) -> int:
 
 def _workspace(topic: Any, capability: ComputeCapability | None) -> Any:
     default = None
-    for row in topic["workspaces"]:
+    # Rows of an overlay come last and win.
+    for row in reversed(topic["workspaces"]):
         if row["compute_capability"] is None:
-            default = row
+            default = default or row
         elif capability is not None and ComputeCapability.parse(row["compute_capability"]) == capability:
             return row
     return default

@@ -42,7 +42,7 @@ def draw(found: VramEstimate, path: Path, *, expandable: bool = False) -> None:
             hint="take the traced estimate: install torch and transformers (`torchproof[stack]`)",
         )
     try:
-        import matplotlib  # noqa: PLC0415 - an extra, and slow to import
+        import matplotlib as mpl  # noqa: PLC0415 - an extra, and slow to import
     except ImportError:
         raise UsageError(
             "vram-no-matplotlib",
@@ -50,7 +50,7 @@ def draw(found: VramEstimate, path: Path, *, expandable: bool = False) -> None:
             because=["matplotlib is not installed beside torchproof"],
             hint="install `torchproof[plot]`",
         ) from None
-    matplotlib.use("Agg")
+    mpl.use("Agg")
     samples = replay(found.trace, expandable=expandable, keeps_samples=True).samples
     figure = _figure(found, last_step(samples))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -133,7 +133,8 @@ def _pool_and_card(axes: Any, found: VramEstimate, samples: list[Sample], steps:
     if not card.total:
         return top
     limit = card.for_pool / GIB
-    label = f"{card.name}: {limit:.1f} GiB for the pool\n(of {card.total / GIB:.1f}, less {card.offset / GIB:.2f} of context)"
+    label = f"{card.name}: {limit:.1f} GiB for the pool\n"
+    label += f"(of {card.total / GIB:.1f}, less {card.offset / GIB:.2f} of context)"
     if limit > 3 * max(reserved):
         # A line far above would press the picture flat.
         axes.plot([], [], color="#b2182b", linewidth=1.4, linestyle="--", label=f"{label}\n(above the picture)")

@@ -181,7 +181,13 @@ def _cuda(framework: str) -> str | None:
 def _group(model: str, *, is_old: bool) -> str:
     if is_old:
         return "old stacks"
-    for word, group in (("bert", "BERT"), ("t5", "T5"), ("gpt", "GPT-2"), ("whisper", "Whisper"), ("reformer", "Reformer")):
+    for word, group in (
+        ("bert", "BERT"),
+        ("t5", "T5"),
+        ("gpt", "GPT-2"),
+        ("whisper", "Whisper"),
+        ("reformer", "Reformer"),
+    ):
         if word in model:
             return group
     return "others"

@@ -20,7 +20,6 @@ def gib(size: float) -> str:
 
 
 def text(found: VramEstimate) -> str:
-    loop = found.loop
     lines = [
         f"{found.model}: {millions(found.parameters)} parameters"
         + (f", {millions(found.trained)} trained" if found.trained != found.parameters else ""),
@@ -38,7 +37,7 @@ def text(found: VramEstimate) -> str:
         _number("peak allocated", found.allocated),
         _number("peak reserved", found.reserved),
         _number("driver view", found.driver) + f"   (with {gib(found.card.offset)} of context and kernels)",
-        f"  {'rule of thumb':<14}  {gib(found.rule):>10}   (4 x parameters + 8 x batch x sequence x hidden; do not use it)",
+        f"  {'rule of thumb':<14}  {gib(found.rule):>10}   (4 x parameters + 8 x batch x sequence x hidden; no use)",
     ]
     if found.verdict is not None:
         lines += ["", f"{found.card.name}, {gib(found.card.total)}: {VERDICTS[found.verdict]}"]
@@ -84,17 +83,14 @@ def fit_text(found: Fit) -> str:
     asked = found.asked
     seq = asked.loop.seq
     if found.largest and found.at_largest is not None:
-        lines = [
-            f"largest batch on {asked.card.name} at sequence {seq}: {found.largest} "
-            f"({gib(found.at_largest.driver.value)} of {gib(asked.card.total)} in the driver's view)"
-        ]
+        view = f"{gib(found.at_largest.driver.value)} of {gib(asked.card.total)} in the driver's view"
+        lines = [f"largest batch on {asked.card.name} at sequence {seq}: {found.largest} ({view})"]
     else:
         lines = [f"not even batch 1 at sequence {seq} fits {asked.card.name} ({gib(asked.card.total)})"]
     if asked.verdict == "fits":
         return lines[0] + "\n"
-    lines.append(
-        f"batch {asked.loop.batch} {VERDICTS[asked.verdict or 'does-not-fit']}: {gib(asked.driver.value)} in the driver's view"
-    )
+    verdict = VERDICTS[asked.verdict or "does-not-fit"]
+    lines.append(f"batch {asked.loop.batch} {verdict}: {gib(asked.driver.value)} in the driver's view")
     lines.append("")
     if not found.changes:
         lines.append("no change of the loop makes it fit; take a larger card")
@@ -102,12 +98,15 @@ def fit_text(found: Fit) -> str:
         lines.append("what makes it fit, least harm first:")
         width = max(len(change.name) for change in found.changes)
         lines += [
-            f"  {change.name:<{width}}  {gib(change.estimate.driver.value):>10}  {change.harm}" for change in found.changes
+            f"  {change.name:<{width}}  {gib(change.estimate.driver.value):>10}  {change.harm}"
+            for change in found.changes
         ]
     return "\n".join(lines) + "\n"
 
 
-def table_text(rows: Sequence[str], columns: Sequence[str], cells: Sequence[Sequence[VramEstimate]], corner: str) -> str:
+def table_text(
+    rows: Sequence[str], columns: Sequence[str], cells: Sequence[Sequence[VramEstimate]], corner: str
+) -> str:
     """Driver view in GiB; `x` marks what does not fit, `?` what is too close to call."""
     marks = {"does-not-fit": " x", "too-close-to-call": " ?", "fits": "  ", None: "  "}
     shown = [[f"{cell.driver.value / GIB:.2f}{marks[cell.verdict]}" for cell in line] for line in cells]

@@ -12,6 +12,8 @@ from builder.vram.models import Model
 
 # Earlier releases lose weak references of storages or have no meta kernels for the optimizers (docs/vram.md).
 OLDEST_TORCH = (2, 6)
+# Single numbers do not count: an optimizer keeps its step counts on the CPU wherever the model is.
+ONE_NUMBER = 8
 
 
 @lru_cache(maxsize=1)
@@ -32,9 +34,7 @@ def why_not() -> str | None:
     return None
 
 
-def trace(
-    model: Model, loop: TrainingLoop, *, capability: tuple[int, int] = (8, 0), workspace: int = 0
-) -> Trace:
+def trace(model: Model, loop: TrainingLoop, *, capability: tuple[int, int] = (8, 0), workspace: int = 0) -> Trace:
     """The events of the loop on the meta device, as CUDA of `capability` would have them."""
     reason = why_not()
     if reason is not None:
@@ -48,3 +48,20 @@ def trace(
     from builder.vram.tracing import run  # noqa: PLC0415
 
     return run.trace(model, loop, capability=capability, workspace=workspace)
+
+
+def native_live_bytes(model: Model, loop: TrainingLoop, *, device: str = "meta") -> int:
+    """The most bytes alive at once in a step as the CPU runs it; on `device="cpu"` it is run, with real tensors."""
+    from builder.vram.tracing import run  # noqa: PLC0415
+
+    found = run.trace(model, loop, device=device, is_native=True)
+    alive = peak = 0
+    sizes: dict[int, int] = {}
+    for identity, size, _ in found.events:
+        if size > ONE_NUMBER:
+            sizes[identity] = size
+            alive += size
+            peak = max(peak, alive)
+        elif size == 0:
+            alive -= sizes.pop(identity, 0)
+    return peak

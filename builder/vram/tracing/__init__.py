@@ -1,1 +1,1 @@
-"""The traced layer. Its modules import torch and transformers at the top, so only builder/vram/traced.py imports them."""
+"""The traced layer. Its modules import torch and transformers at the top, so only traced.py imports them."""

@@ -181,8 +181,8 @@ class CudaBehaviour(TorchFunctionMode):
         dtype = kwargs.get("dtype") or torch.float32
         operator = torch.ops.aten._log_softmax if SOFTMAX[func] else torch.ops.aten._softmax
         if x.dtype == torch.float16 and dtype == torch.float32 and "softmax" not in self.switched_off:
-            return operator(x, dim, True)  # type: ignore[no-any-return]
-        return operator(x.to(dtype), dim, False)  # type: ignore[no-any-return]
+            return operator(x, dim, True)
+        return operator(x.to(dtype), dim, False)
 
     def _cross_entropy(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
         """LossNLL.cpp asks log_softmax for the input's own type, so autocast does not raise it; nll_loss is raised."""
@@ -203,7 +203,7 @@ class CudaBehaviour(TorchFunctionMode):
         p = args[1] if len(args) > 1 else kwargs.get("p", 0.5)
         is_training = args[2] if len(args) > 2 else kwargs.get("training", True)
         if not is_training or p == 0:
-            return x  # type: ignore[no-any-return]
+            return x
         return torch.native_dropout(x, p, True)[0]
 
     def _attention(
@@ -226,11 +226,11 @@ class CudaBehaviour(TorchFunctionMode):
         kernel = attention_kernel(query, attn_mask, self.capability)
         if kernel == "flash":
             flash = torch.ops.aten._scaled_dot_product_flash_attention
-            return flash(query, key, value, dropout_p, is_causal, scale=scale)[0]  # type: ignore[no-any-return]
+            return flash(query, key, value, dropout_p, is_causal, scale=scale)[0]
         if kernel == "efficient":
             bias = _as_bias(attn_mask, query, key)
             efficient = torch.ops.aten._scaled_dot_product_efficient_attention
-            return efficient(query, key, value, bias, True, dropout_p, is_causal, scale=scale)[0]  # type: ignore[no-any-return]
+            return efficient(query, key, value, bias, True, dropout_p, is_causal, scale=scale)[0]
         return _math_attention(query, key, value, attn_mask, dropout_p)
 
     def _same_device(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -296,7 +296,7 @@ def _as_bias(mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor) 
 def _math_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, p: float
 ) -> torch.Tensor:
-    """attention.cpp, _scaled_dot_product_attention_math: both sides scaled, plain products, in fp32 for 16-bit inputs."""
+    """attention.cpp, _scaled_dot_product_attention_math: both sides scaled, plain products."""
     scale = query.shape[-1] ** -0.25
     scores = torch.matmul(query * scale, (key * scale).transpose(-2, -1))
     if mask is not None:

@@ -15,9 +15,7 @@ UNSORTED_INDICES = 3072
 ROWS_PER_THREAD = 10
 
 
-def attention_kernel(
-    query: torch.Tensor, mask: torch.Tensor | None, capability: tuple[int, int]
-) -> AttentionKernel:
+def attention_kernel(query: torch.Tensor, mask: torch.Tensor | None, capability: tuple[int, int]) -> AttentionKernel:
     """aten/src/ATen/native/transformers/cuda/sdp_utils.cpp: flash, else memory-efficient, else plain products.
 
     Flash takes 16-bit inputs without a mask, heads of up to 256, from compute capability 8.0. The memory-efficient
@@ -43,7 +41,7 @@ def scratch(name: str, args: tuple[Any, ...], _result: Any) -> Iterable[int]:
 
 
 def _flash_backward(query: torch.Tensor) -> tuple[int, ...]:
-    """flash_attn/flash_api.cpp, mha_bwd: softmax_d and an fp32 accumulator of dq, lengths rounded to 128, heads to 32."""
+    """flash_attn/flash_api.cpp, mha_bwd: softmax_d and an fp32 accumulator of dq, lengths to 128, heads to 32."""
     batch, heads, length, size = query.shape
     rows = -(-length // 128) * 128
     columns = -(-size // 32) * 32

@@ -96,7 +96,9 @@ def prepared(built: torch.nn.Module, loop: TrainingLoop, head: Head) -> torch.nn
         base = getattr(built, "base_model_prefix", "")
         _freeze(built, lambda name: not name.startswith(f"{base}."))
     elif loop.frozen == "embeddings":
-        _freeze(built, lambda name: not any(part in name for part in ("embeddings", "embed_tokens", "wte", "wpe", "shared")))
+        _freeze(
+            built, lambda name: not any(part in name for part in ("embeddings", "embed_tokens", "wte", "wpe", "shared"))
+        )
     return built.train()
 
 
@@ -117,7 +119,7 @@ class Adapter(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         result = self.base(x)
-        return result + self.adapter_b(self.adapter_a(x)) * 2.0  # type: ignore[no-any-return]
+        return result + self.adapter_b(self.adapter_a(x)) * 2.0
 
 
 # The names that peft's defaults target (peft, utils/constants.py, LoRA target modules).
@@ -171,7 +173,7 @@ def batch(model: Model, built: torch.nn.Module, loop: TrainingLoop, device: str)
 def loss_of(outputs: Any) -> torch.Tensor:
     loss = getattr(outputs, "loss", None)
     if loss is not None:
-        return loss  # type: ignore[no-any-return]
+        return loss
     first: torch.Tensor = outputs[0]
     return first.float().mean()
 

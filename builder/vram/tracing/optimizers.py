@@ -12,7 +12,7 @@ from builder.vram.loop import TrainingLoop
 
 
 class HandMade:
-    """State without an update to trace: `per_element` bytes of state for each tensor, in `parts` tensors, no temporaries.
+    """State without an update to trace: no temporaries.
 
     Fused AdamW keeps two states and a step count a tensor on the device and works in place. 8-bit Adam (bitsandbytes,
     block-wise) keeps two states of one byte and an fp32 scale for each block of 256; tensors under 4096 elements stay
@@ -69,7 +69,7 @@ class Stepping:
 
 
 def make(parameters: Sequence[torch.nn.Parameter], loop: TrainingLoop) -> HandMade | Stepping:
-    """foreach is asked for by name: it is the default on CUDA, and torch does not choose it on meta."""
+    """Foreach is asked for by name: it is the default on CUDA, and torch does not choose it on meta."""
     optim: Any = torch.optim
     match loop.optimizer:
         case "adamw":

@@ -44,6 +44,9 @@ def trace(
             is_padded=loop.mask == "padded",
             switched_off=switched_off,
         )
+    elif device == "meta":
+        # Nothing of CUDA; only questions about data are answered.
+        behaviour = CudaBehaviour(None, switched_off=frozenset({"dropout", "attention"}))
     tracker = Tracker(
         found, device, scratch=None if is_native else kernels.scratch, workspace=0 if is_native else workspace
     )
@@ -180,7 +183,7 @@ def _autocast_known(behaviour: CudaBehaviour) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """transformers logs advice about each model; none of it is about the memory."""
+    """Transformers logs advice about each model; none of it is about the memory."""
     logger = transformers.utils.logging
     was = logger.get_verbosity()
     logger.set_verbosity_error()

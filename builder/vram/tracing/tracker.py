@@ -71,7 +71,11 @@ class Tracker(TorchDispatchMode):
         if size == 0:
             return
         identity = self._born(size)
-        self._alive[key] = (identity, weakref.ref(storage, lambda ref, key=key: self._drop(key, ref)), size)
+
+        def died(ref: weakref.ref[Any]) -> None:
+            self._drop(key, ref)
+
+        self._alive[key] = (identity, weakref.ref(storage, died), size)
 
     def stop(self) -> None:
         """The loop is over: what dies from now on is the tracing program's own tidying."""
@@ -121,15 +125,15 @@ class Tracker(TorchDispatchMode):
 def reference_counts(tensor: torch.Tensor) -> tuple[int, int]:
     """References to the tensor and to its storage, as seen from inside a dispatch mode."""
     storage = tensor.untyped_storage()
-    return tensor._use_count(), torch._C._storage_Use_Count(storage._cdata)
+    return int(tensor._use_count()), int(torch._C._storage_Use_Count(storage._cdata))
 
 
 def is_accumulation(args: tuple[Any, ...], kwargs: dict[str, Any] | None, sole: tuple[int, int]) -> bool:
     """Whether the engine adds two gradients of one tensor of which it alone owns the first.
 
-    torch adds them in place then (torch/csrc/autograd/input_buffer.cpp), except under a dispatch mode or on meta tensors
-    (ATen/TensorSubclassLikeUtils.h), which is exactly what a trace is. Left alone, each such addition would show a
-    tensor too many: 90 MiB for the table that BERT shares between its embedding and its head.
+    Torch adds them in place then (torch/csrc/autograd/input_buffer.cpp), except under a dispatch mode or on meta
+    tensors (ATen/TensorSubclassLikeUtils.h), which is what a trace is. Left alone, each such addition would show a
+    tensor too many: 90 MiB, under autocast, for the table that BERT shares between its embedding and its head.
     """
     if kwargs or len(args) != 2 or torch.is_grad_enabled():
         return False
@@ -163,7 +167,8 @@ def sole_owner_counts() -> tuple[int, int]:
     total = (torch.sin(y) * torch.cos(y)).sum()
     with _Counts() as counts:
         total.backward()
-    return counts.found[0]
+    tensor, storage = counts.found[0]
+    return tensor, storage
 
 
 PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot"})
