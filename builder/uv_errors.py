@@ -10,7 +10,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from builder import pylock
-from builder.errors import ConflictError, PackageIndexError, TorchproofError
+from builder.bake import Fault, fault_of
+from builder.errors import BuildError, ConflictError, PackageIndexError, TorchproofError
 from builder.explain import joined
 from builder.resolution import Resolution
 from builder.uv_tool import PROJECT, Outcome, Question
@@ -163,6 +164,16 @@ class Failure:
         unreachable = index_failure(self.outcome, self.indexes, self.resolution.image_id)
         if unreachable is not None:
             return unreachable
+        if fault_of(self.outcome.text) is Fault.DISK_FULL:
+            return BuildError(
+                "disk-full",
+                f"{self._image} cannot be locked",
+                because=[
+                    "uv unpacks wheels of local folders into its cache to read what they ask for",
+                    "the disk is full",
+                ],
+                hint="free some space, or move uv's cache with UV_CACHE_DIR",
+            )
         if re.search(r"Failed to (download and )?build|Failed to resolve requirements from", self.outcome.text):
             return conflict(
                 "source-build",
