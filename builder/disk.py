@@ -13,7 +13,7 @@ from pathlib import Path
 from builder import lockfile
 from builder.engine import BuildPlan
 from builder.errors import BuildError
-from builder.lockfile import ImageLock, LockedPackage
+from builder.lockfile import ImageLock, LockedConda, LockedPackage
 
 # Unpacked bytes for each byte of a wheel that is not here to be looked into. Low on purpose, since a refusal must be
 # right: torch 2.13 for the CPU grows 3.6 times (measured from the wheel's table of contents).
@@ -46,6 +46,7 @@ def need(lock: ImageLock, *, wheels: Path | None, cache: Path, target: Path, env
     at: dict[Path, int] = {target_folder: _OWN_BYTES}
     if not is_linked:
         at[target_folder] += sum(size for size, _ in sizes.values())
+    at[target_folder] += sum(int((one.size or 0) * _GROWTH) for one in _conda_to_unpack(lock, env))
     shared = target_folder if _device(cache_folder) == _device(target_folder) else cache_folder
     at[shared] = at.get(shared, 0) + sum(size for name, (size, _) in sizes.items() if name not in cached)
     return DiskNeed(at=at, is_exact=all(is_exact for _, is_exact in sizes.values()))
@@ -115,6 +116,14 @@ def _is_cached(package: LockedPackage, cache: Path) -> bool:
     stem = f"{package.version}-*"
     patterns: Sequence[str] = (f"wheels-v*/pypi/{package.name}/{stem}", f"wheels-v*/*/*/{package.name}/{stem}")
     return any(next(iter(cache.glob(pattern)), None) is not None for pattern in patterns)
+
+
+def _conda_to_unpack(lock: ImageLock, env: Mapping[str, str]) -> list[LockedConda]:
+    """Archives that py-rattler does not have unpacked in its cache."""
+    home = Path(env.get("XDG_CACHE_HOME") or Path(env.get("HOME") or "~").expanduser() / ".cache")
+    cache = Path(env.get("RATTLER_CACHE_DIR") or home / "rattler") / "pkgs"
+    # The folder's name may go on with the channel that it came from.
+    return [one for one in lock.conda or () if not any(cache.glob(f"{one.name}-{one.version}-{one.build}*"))]
 
 
 def _existing(folder: Path) -> Path:

@@ -24,10 +24,10 @@ import local_channel
 from fakes import LOCK
 from test_in_place import make_wheel
 
-from builder import conda_tool, installed, line, lockfile, render, render_conda
+from builder import conda_tool, disk, existing, installed, line, lockfile, render, render_conda
 from builder.conda_tool import Wanted
 from builder.engine import BuildPlan, BuildTarget, BuiltImage, Limits
-from builder.errors import BuildError, ConflictError, PackageIndexError, StaleLockError
+from builder.errors import BuildError, ConflictError, EngineError, PackageIndexError, StaleLockError
 from builder.in_place import InPlaceEngine
 from builder.lockfile import ImageLock, LockedPackage
 
@@ -237,3 +237,33 @@ def test_prefix_with_wheels_is_updated_by_a_switch_and_its_wheels_are_those_of_a
     assert sorted(installed.records(prefix)) == ["alpha", "beta"]
     marker = json.loads((prefix / ".torchproof.json").read_text(encoding="utf-8"))
     assert marker["image_id"] == "small"
+
+
+def test_conda_part_of_a_prefix_is_read_back_as_it_was_locked(
+    channel: Path, environ: dict[str, str], tmp_path: Path
+) -> None:
+    conda = conda_tool.solve(wanted(channel, "gpu-tool", __cuda="12.4"), environ)
+    conda_tool.create(lock_of(conda), tmp_path / "prefix", environ)
+    found = existing.read(tmp_path / "prefix", environ)
+    assert found.python == local_channel.SERIES
+    assert found.conda == conda
+
+
+def test_without_py_rattler_the_error_says_how_to_get_it(channel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rattler", None)
+    with pytest.raises(EngineError) as caught:
+        conda_tool.solve(wanted(channel), {})
+    assert caught.value.code == "rattler-missing"
+    assert "torchproof[conda]" in str(caught.value)
+
+
+def test_disk_of_the_conda_part_is_counted_until_it_is_unpacked(
+    channel: Path, environ: dict[str, str], tmp_path: Path
+) -> None:
+    conda = conda_tool.solve(wanted(channel), environ)
+    lock = lock_of(conda)
+    places = {"wheels": None, "cache": tmp_path / "uv", "target": tmp_path / "prefix", "env": environ}
+    before = sum(disk.need(lock, **places).at.values())  # type: ignore[arg-type]
+    assert before > sum(package.size or 0 for package in conda)
+    conda_tool.create(lock, tmp_path / "prefix", environ)
+    assert sum(disk.need(lock, **places).at.values()) < 10 * 2**20  # type: ignore[arg-type]
