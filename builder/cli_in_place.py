@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 from builder import installed_record
 from builder.cli_output import print_data
-from builder.errors import StaleLockError
+from builder.errors import StaleLockError, UsageError
 from builder.installed_record import Changes
 
 if TYPE_CHECKING:
     from builder.catalog import Catalog
+    from builder.engines import InPlace
     from builder.sources import Sources
 
 _MOST_FILES = 20
@@ -96,3 +97,16 @@ def export(
     print_data(f"{len(done.differences)} differences between {where} and the lock:")
     for text in done.differences:
         print_data(f"  {text}")
+
+
+def wanted_engine(
+    engine: str, flag: bool, prefix: Path | None, adopts: bool = False, *, proves_first: bool = False
+) -> tuple[str, InPlace]:
+    """The engine that the options mean, and what they say about an environment in place."""
+    from builder.engines import InPlace  # noqa: PLC0415
+
+    is_meant = flag or prefix is not None or adopts
+    if is_meant and engine == "docker":
+        raise UsageError("bad-engine", "an environment in place is not built by Docker", hint="leave out --engine")
+    place = Path(os.path.abspath(prefix)) if prefix is not None else None  # noqa: PTH100 - a link is kept as it is
+    return ("in-place" if is_meant else engine), InPlace(prefix=place, adopts=adopts, proves_first=proves_first)

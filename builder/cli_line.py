@@ -202,7 +202,9 @@ def build(
     facts: Facts = None,
 ) -> None:
     """Lock where needed, render and build the images of SPEC, without running anything in them."""
-    wanted = _in_place(engine, in_place, prefix)
+    from builder import cli_in_place  # noqa: PLC0415
+
+    wanted = cli_in_place.wanted_engine(engine, in_place, prefix)
     with _line(spec, only, locks, out, wanted[0], quiet, verbose, facts, wanted[1]) as run:
         run.lock_all()
         run.build_all()
@@ -232,13 +234,13 @@ def verify(
     facts: Facts = None,
 ) -> None:
     """The whole line: resolve, lock, render, build, smoke-test, and say what was proven."""
-    if installed is not None:
-        from builder import cli_in_place  # noqa: PLC0415
+    from builder import cli_in_place  # noqa: PLC0415
 
+    if installed is not None:
         raise typer.Exit(cli_in_place.tell_changes(installed, as_json=as_json))
     if spec is None:
         raise UsageError("no-spec", "verify needs a SPEC", hint="or --installed DIR, for an environment proven before")
-    wanted = _in_place(engine, in_place, prefix, adopt, proves_first=True)
+    wanted = cli_in_place.wanted_engine(engine, in_place, prefix, adopt, proves_first=True)
     with _line(spec, only, locks, out, wanted[0], quiet, verbose, facts, wanted[1]) as run:
         _choose(run, script, skip, level, require)
         run.lock_all()
@@ -265,7 +267,9 @@ def smoke(
     facts: Facts = None,
 ) -> None:
     """Run the smoke scripts in the images of SPEC as they were built last."""
-    wanted = _in_place(engine, in_place, prefix)
+    from builder import cli_in_place  # noqa: PLC0415
+
+    wanted = cli_in_place.wanted_engine(engine, in_place, prefix)
     with _line(spec, only, locks, out, wanted[0], quiet, verbose, facts, wanted[1]) as run:
         _choose(run, script, skip, level, require)
         run.find_all()
@@ -303,19 +307,6 @@ def _level(text: str) -> Any:
     if text not in ("L0", "L1", "L2", "L3"):
         raise UsageError("bad-level", f"`{text}` is not a level", hint="say L0, L1, L2 or L3")
     return Level(text)
-
-
-def _in_place(
-    engine: str, flag: bool, prefix: Path | None, adopts: bool = False, *, proves_first: bool = False
-) -> tuple[str, InPlace]:
-    """The engine that the options mean, and what they say about an environment in place."""
-    from builder.engines import InPlace  # noqa: PLC0415
-
-    is_meant = flag or prefix is not None or adopts
-    if is_meant and engine == "docker":
-        raise UsageError("bad-engine", "an environment in place is not built by Docker", hint="leave out --engine")
-    place = Path(os.path.abspath(prefix)) if prefix is not None else None  # noqa: PTH100 - a link is kept as it is
-    return ("in-place" if is_meant else engine), InPlace(prefix=place, adopts=adopts, proves_first=proves_first)
 
 
 @contextmanager

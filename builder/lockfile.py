@@ -9,15 +9,26 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
 
 from builder.errors import TorchproofError, UsageError
+from builder.lock_values import (
+    FaultError,
+    any_text,
+    boolean,
+    each,
+    integer,
+    one_of,
+    pattern,
+    table_of,
+    text_of,
+    version_of,
+)
 from builder.resolution import Base, TargetGpu
 
 if sys.version_info >= (3, 11):
@@ -198,15 +209,6 @@ def _scalar(value: str | int | bool) -> str:
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-class _FaultError(Exception):
-    """A value that does not fit; `keys` is the way to it, from the inside out."""
-
-    def __init__(self, message: str, *keys: str | int) -> None:
-        super().__init__(message)
-        self.message = message
-        self.keys = keys
-
-
 def read(path: Path) -> ImageLock:
     """The lock in `path`, or an error that names file, line and key. Nothing unknown and nothing missing passes."""
     try:
@@ -238,7 +240,7 @@ def parse(text: str, *, origin: str) -> ImageLock:
         )
     try:
         lock: ImageLock = _lock(table)
-    except _FaultError as fault:
+    except FaultError as fault:
         keys = tuple(reversed(fault.keys))
         raise _unreadable(f"{origin}:{_line_of(text, keys)}", f"{_dotted(keys)}: {fault.message}") from fault
     return lock
@@ -267,179 +269,89 @@ def _line_of(text: str, keys: Sequence[str | int]) -> int:
     return start
 
 
-_Convert = Callable[[Any], Any]
-
-
-def _any_text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise _FaultError("must be text")
-    return value
-
-
-def _text(value: Any) -> str:
-    text = _any_text(value)
-    if not text:
-        raise _FaultError("must not be empty")
-    return text
-
-
-def _pattern(pattern: str, what: str) -> _Convert:
-    def convert(value: Any) -> str:
-        text = _text(value)
-        if not re.fullmatch(pattern, text):
-            raise _FaultError(f"`{text}` is not {what}")
-        return text
-
-    return convert
-
-
-def _one_of(*choices: str) -> _Convert:
-    def convert(value: Any) -> str:
-        text = _text(value)
-        if text not in choices:
-            raise _FaultError(f"`{text}` is none of {', '.join(choices)}")
-        return text
-
-    return convert
-
-
-def _version(value: Any) -> str:
-    text = _text(value)
-    try:
-        Version(text)
-    except InvalidVersion:
-        raise _FaultError(f"`{text}` is not a version") from None
-    return text
-
-
-def _integer(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise _FaultError("must be a number of 0 or more")
-    return value
-
-
-def _boolean(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise _FaultError("must be true or false")
-    return value
-
-
-def _at(key: str | int, convert: _Convert, value: Any) -> Any:
-    try:
-        return convert(value)
-    except _FaultError as fault:
-        raise _FaultError(fault.message, *fault.keys, key) from None
-
-
-def _each(convert: _Convert) -> _Convert:
-    def convert_all(value: Any) -> tuple[Any, ...]:
-        if not isinstance(value, list):
-            raise _FaultError("must be a list")
-        return tuple(_at(number, convert, entry) for number, entry in enumerate(value))
-
-    return convert_all
-
-
-def _table(make: Callable[..., Any], converters: Mapping[str, _Convert], optional: Iterable[str] = ()) -> _Convert:
-    absent = frozenset(optional)
-
-    def convert(value: Any) -> Any:
-        if not isinstance(value, dict):
-            raise _FaultError("must be a table")
-        for key in value:
-            if key not in converters:
-                raise _FaultError("is no key of a lock", key)
-        done: dict[str, Any] = {}
-        for key, convert_value in converters.items():
-            if key not in value:
-                if key not in absent:
-                    raise _FaultError(f"`{key}` is missing")
-                done[key] = None
-                continue
-            done[key] = _at(key, convert_value, value[key])
-        return make(**done)
-
-    return convert
-
-
-_DATE = _pattern(r"\d{4}-\d{2}-\d{2}", "a date such as 2023-01-31")
-_NUMBERS = _pattern(r"\d+(\.\d+)*", "a version of numbers")
-_package = _table(
+_DATE = pattern(r"\d{4}-\d{2}-\d{2}", "a date such as 2023-01-31")
+_NUMBERS = pattern(r"\d+(\.\d+)*", "a version of numbers")
+_package = table_of(
     LockedPackage,
     {
-        "name": _pattern(r"[a-z0-9]+(-[a-z0-9]+)*", "a normalized package name"),
-        "version": _version,
+        "name": pattern(r"[a-z0-9]+(-[a-z0-9]+)*", "a normalized package name"),
+        "version": version_of,
         # No separator: the name becomes a path in a build context.
-        "filename": _pattern(r"[^/\\\x00-\x1f]+\.(whl|tar\.gz|zip|tar\.bz2|tgz)", "the file name of a package"),
-        "sha256": _pattern(r"[0-9a-f]{64}", "a sha256"),
-        "size": _integer,
-        "kind": _one_of("wheel", "sdist"),
-        "source": _text,
-        "group": _one_of("cuda", "torch", "rest"),
+        "filename": pattern(r"[^/\\\x00-\x1f]+\.(whl|tar\.gz|zip|tar\.bz2|tgz)", "the file name of a package"),
+        "sha256": pattern(r"[0-9a-f]{64}", "a sha256"),
+        "size": integer,
+        "kind": one_of("wheel", "sdist"),
+        "source": text_of,
+        "group": one_of("cuda", "torch", "rest"),
     },
     optional=["size"],
 )
 
 
 def _sorted_packages(value: Any) -> tuple[LockedPackage, ...]:
-    packages: tuple[LockedPackage, ...] = _each(_package)(value)
+    packages: tuple[LockedPackage, ...] = each(_package)(value)
     for number, (before, after) in enumerate(itertools.pairwise(packages), 1):
         if before.name == after.name:
-            raise _FaultError(f"`{after.name}` is locked twice", number)
+            raise FaultError(f"`{after.name}` is locked twice", number)
         if before.name > after.name:
-            raise _FaultError(f"`{after.name}` is not in order", number)
+            raise FaultError(f"`{after.name}` is not in order", number)
     return packages
 
 
-_conda_package = _table(
+_conda_package = table_of(
     LockedConda,
     {
-        "name": _pattern(r"[a-z0-9_.-]+", "the name of a conda package"),
-        "version": _text,
-        "build": _text,
-        "build_number": _integer,
-        "subdir": _pattern(r"[a-z0-9-]+", "a platform of conda"),
-        "noarch": _one_of("python", "generic"),
-        "channel": _text,
-        "filename": _pattern(r"[^/\\\x00-\x1f]+\.(conda|tar\.bz2)", "the file name of a conda package"),
-        "sha256": _pattern(r"[0-9a-f]{64}", "a sha256"),
-        "size": _integer,
+        "name": pattern(r"[a-z0-9_.-]+", "the name of a conda package"),
+        "version": text_of,
+        "build": text_of,
+        "build_number": integer,
+        "subdir": pattern(r"[a-z0-9-]+", "a platform of conda"),
+        "noarch": one_of("python", "generic"),
+        "channel": text_of,
+        "filename": pattern(r"[^/\\\x00-\x1f]+\.(conda|tar\.bz2)", "the file name of a conda package"),
+        "sha256": pattern(r"[0-9a-f]{64}", "a sha256"),
+        "size": integer,
     },
     optional=["noarch", "size"],
 )
 
 
-_lock = _table(
+_lock = table_of(
     ImageLock,
     {
-        "lock_version": _integer,
-        "image_id": _text,
-        "spec_name": _text,
-        "spec_digest": _text,
-        "facts_generated": _any_text,
+        "lock_version": integer,
+        "image_id": text_of,
+        "spec_name": text_of,
+        "spec_digest": text_of,
+        "facts_generated": any_text,
         "python": _NUMBERS,
-        "arch": _one_of("x86_64", "aarch64"),
+        "arch": one_of("x86_64", "aarch64"),
         "glibc": _NUMBERS,
-        "torch": _version,
-        "variant": _pattern(r"cpu|cu\d+", "a CUDA variant"),
-        "flavor": _one_of("base", "runtime", "devel"),
-        "user": _text,
+        "torch": version_of,
+        "variant": pattern(r"cpu|cu\d+", "a CUDA variant"),
+        "flavor": one_of("base", "runtime", "devel"),
+        "user": text_of,
         "driver_floor": _NUMBERS,
         "exclude_newer": _DATE,
-        "exclude_newer_applied": _boolean,
-        "apt": _each(_text),
-        "allow_source": _each(_text),
-        "base": _table(
+        "exclude_newer_applied": boolean,
+        "apt": each(text_of),
+        "allow_source": each(text_of),
+        "base": table_of(
             Base,
-            {"kind": _one_of("debian", "registry", "local"), "reference": _text, "python": _NUMBERS, "glibc": _NUMBERS},
+            {
+                "kind": one_of("debian", "registry", "local"),
+                "reference": text_of,
+                "python": _NUMBERS,
+                "glibc": _NUMBERS,
+            },
             optional=["python", "glibc"],
         ),
-        "base_digest": _pattern(r"sha256:[0-9a-f]{64}", "a digest"),
-        "gpus": _each(_table(TargetGpu, {"name": _text, "compute_capability": _NUMBERS})),
+        "base_digest": pattern(r"sha256:[0-9a-f]{64}", "a digest"),
+        "gpus": each(table_of(TargetGpu, {"name": text_of, "compute_capability": _NUMBERS})),
         "packages": _sorted_packages,
         "build_packages": _sorted_packages,
-        "provider": _one_of("conda", "uv"),
-        "conda": _each(_conda_package),
+        "provider": one_of("conda", "uv"),
+        "conda": each(_conda_package),
     },
     optional=["driver_floor", "exclude_newer", "base_digest", "provider", "conda"],
 )
