@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     import rattler
 
 _T = TypeVar("_T")
+_SETTLE_S = 0.2
 SUBDIRS = {"x86_64": "linux-64", "aarch64": "linux-aarch64"}
 
 
@@ -193,7 +195,12 @@ def _run(start: Callable[[], Awaitable[_T]]) -> _T:
     async def main() -> _T:
         return await start()
 
-    return asyncio.run(main())
+    try:
+        return asyncio.run(main())
+    finally:
+        # py-rattler's own threads let go of the last Python objects just after the answer. An interpreter that ends in
+        # that moment aborts (seen with 0.28, in a script that did nothing afterwards).
+        time.sleep(_SETTLE_S)
 
 
 def _locked(record: rattler.RepoDataRecord, names: Mapping[str, str]) -> LockedConda:

@@ -131,7 +131,7 @@ def changes(record: Record, prefix: Path) -> Changes:
         versions={n: (before[n], now[n][0]) for n in sorted(set(before) & set(now)) if before[n] != now[n][0]},
         changed_files=changed,
         missing_files=missing,
-        strange_files=tuple(_strange(sites)),
+        strange_files=tuple(_strange(sites, _of_conda(prefix))),
     )
 
 
@@ -207,10 +207,18 @@ def _state(path: Path, expected: Collection[str]) -> str:
     return "same" if any(found[name] in texts for name, texts in wanted.items()) else "changed"
 
 
-def _strange(sites: tuple[Path, ...]) -> Iterator[str]:
+def _of_conda(prefix: Path) -> set[str]:
+    found: set[str] = set()
+    for path in (prefix / "conda-meta").glob("*.json"):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        found |= {os.path.normpath(prefix / name) for name in record.get("files") or ()}
+    return found
+
+
+def _strange(sites: tuple[Path, ...], of_conda: set[str]) -> Iterator[str]:
     """Files in site-packages that no package there says to have brought; what Python compiled is not meant."""
     for site in sites:
-        owned = {
+        owned = of_conda | {
             os.path.normpath(site / path)
             for info in site.glob("*.dist-info")
             for path, _ in _recorded(info, with_unhashed=True)

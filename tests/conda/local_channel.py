@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import tarfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -125,4 +126,5 @@ def index(channel: Path) -> str:
 
     (channel / "noarch").mkdir(exist_ok=True)
     asyncio.run(index_fs(channel, write_zst=False, write_shards=False))
+    time.sleep(0.2)  # as in conda_tool: py-rattler's threads end a moment later
     return channel.as_uri()

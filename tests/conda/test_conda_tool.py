@@ -24,7 +24,7 @@ import local_channel
 from fakes import LOCK
 from test_in_place import make_wheel
 
-from builder import conda_tool, disk, existing, installed, line, lockfile, render, render_conda
+from builder import conda_tool, disk, existing, installed, installed_record, line, lockfile, render, render_conda
 from builder.conda_tool import Wanted
 from builder.engine import BuildPlan, BuildTarget, BuiltImage, Limits
 from builder.errors import BuildError, ConflictError, EngineError, PackageIndexError, StaleLockError
@@ -235,6 +235,8 @@ def test_prefix_with_wheels_is_updated_by_a_switch_and_its_wheels_are_those_of_a
     _build(replace(new, provider=None, conda=None), tmp_path, environ, name="venv")
     assert installed.records(prefix) == installed.records(tmp_path / "venv")
     assert sorted(installed.records(prefix)) == ["alpha", "beta"]
+    record = installed_record.read(prefix)
+    assert not installed_record.changes(record, prefix)
     marker = json.loads((prefix / ".torchproof.json").read_text(encoding="utf-8"))
     assert marker["image_id"] == "small"
 
