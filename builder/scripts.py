@@ -27,13 +27,14 @@ TABLE = (
     Script(name="probe", level=Level.L1),
     Script(name="files", level=Level.L1),
     Script(name="train_step", level=Level.L2),
-    Script(name="vram_peak", level=Level.L3),
+    Script(name="vram_peak", level=Level.L2),
     Script(name="onnx_round_trip", level=Level.L2, packages=("onnxruntime", "onnxruntime-gpu")),
     Script(name="data_loader", level=Level.L2),
     Script(name="distributed", level=Level.L2),
     Script(name="trainer", level=Level.L2, packages=("accelerate", "datasets")),
     Script(name="loggers", level=Level.L2, packages=("tensorboard", "wandb")),
     Script(name="compile", level=Level.L2),
+    Script(name="card", level=Level.L2),
 )
 SCRIPTS = tuple(script.name for script in TABLE)
 BY_NAME = {script.name: script for script in TABLE}

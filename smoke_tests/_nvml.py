@@ -14,6 +14,24 @@ class Memory(ctypes.Structure):
     _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
 
 
+class Utilization(ctypes.Structure):
+    _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
+
+
+class ProcessInfo(ctypes.Structure):
+    _fields_ = [
+        ("pid", ctypes.c_uint),
+        ("used", ctypes.c_ulonglong),
+        ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    ]
+
+
+# What NVML writes for a size that it may not tell.
+UNKNOWN_BYTES = 2**64 - 1
+MOST_PROCESSES = 64
+
+
 class Nvml:
     """An open NVML session: `with Nvml() as nvml: nvml.driver_version()`."""
 
@@ -65,8 +83,7 @@ class Nvml:
         return [self.device(index) for index in range(self.number("nvmlDeviceGetCount_v2"))]
 
     def device(self, index):
-        handle = ctypes.c_void_p()
-        self.call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
+        handle = self.handle(index)
         major, minor = ctypes.c_int(), ctypes.c_int()
         self.call("nvmlDeviceGetCudaComputeCapability", handle, ctypes.byref(major), ctypes.byref(minor))
         return {
@@ -75,6 +92,29 @@ class Nvml:
             "compute_capability": "{}.{}".format(major.value, minor.value),
             "used_bytes": self.used_bytes(handle),
         }
+
+    def handle(self, index):
+        handle = ctypes.c_void_p()
+        self.call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
+        return handle
+
+    def load(self, index):
+        """(percent of the last moment in which a kernel ran, bytes in use or None)."""
+        handle, found = self.handle(index), Utilization()
+        self.call("nvmlDeviceGetUtilizationRates", handle, ctypes.byref(found))
+        return int(found.gpu), self.used_bytes(handle)
+
+    def processes(self, index):
+        """[{pid, used_bytes}] of what computes on the card; pids are the host's, also in a container."""
+        rows, count = (ProcessInfo * MOST_PROCESSES)(), ctypes.c_uint(MOST_PROCESSES)
+        name = "nvmlDeviceGetComputeRunningProcesses_v3"
+        if getattr(self.calls, name, None) is None:
+            name = "nvmlDeviceGetComputeRunningProcesses_v2"
+        self.call(name, self.handle(index), ctypes.byref(count), rows)
+        return [
+            {"pid": int(row.pid), "used_bytes": None if row.used == UNKNOWN_BYTES else int(row.used)}
+            for row in rows[: count.value]
+        ]
 
     def used_bytes(self, handle):
         """None where the driver does not say, as for a container that sees only a MIG slice of the card."""

@@ -9,6 +9,7 @@ sys.dont_write_bytecode = True  # nothing is written outside the scratch folder,
 
 import _bert  # noqa: E402
 import _onnx_bytes  # noqa: E402
+import _onnx_more  # noqa: E402
 from _harness import Failed, NotApplicable, NotChecked, Passed, Script, blame_stack, one_line  # noqa: E402
 from _nvml import Nvml, NvmlError  # noqa: E402
 from _placement import count_placement, judge_placement  # noqa: E402
@@ -256,6 +257,10 @@ class Exporter:
 
 
 EXPORTERS = [Exporter("torchscript"), Exporter("dynamo")]
+MORE = _onnx_more.More(sys.modules[__name__])
+script.check("opsets", "L2", needs=["torchscript.outputs_agree"])(MORE.opsets)
+script.check("fp16", "L2", needs=["torchscript.outputs_agree"])(MORE.half)
+script.check("external_data", "L2", needs=["torchscript.outputs_agree"])(MORE.external_data)
 
 
 @script.check("cuda_provider", "L3", needs=["model"])

@@ -88,7 +88,7 @@ GOOD = {
     "onnx_round_trip": result_document("onnx_round_trip", check("onnx_round_trip.outputs_agree", level="L2")),
     **{
         name: result_document(name, check(f"{name}.works", level="L2"))
-        for name in ("data_loader", "distributed", "trainer", "loggers", "compile")
+        for name in ("data_loader", "distributed", "trainer", "loggers", "compile", "card")
     },
 }
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from builder import lockfile, smoke
+from builder import layers, lockfile, smoke
 from builder.docker_engine import DockerEngine
 from builder.engine import BuiltImage, Limits
 from builder.lockfile import ImageLock
@@ -99,6 +99,13 @@ def test_its_files_are_written_and_agree(quickstart: Verified) -> None:
     assert "<testsuite " in (quickstart.out / "junit.xml").read_text()
 
 
+def test_an_install_that_would_replace_torch_is_refused(quickstart: Verified) -> None:
+    (image,) = quickstart.report["images"]
+    guard = next(check for check in image["checks"] if check["id"] == "files.guard")
+    assert guard["status"] == "passed"
+    assert "(constraint) torch==2.13.0+cpu" in guard["message"]
+
+
 def test_its_labels_say_which_lock_made_it(quickstart: Verified) -> None:
     shown = subprocess.run(
         ["docker", "image", "inspect", quickstart.image.reference, "--format", "{{json .Config.Labels}}"],
@@ -129,10 +136,29 @@ def test_nothing_of_the_build_is_in_its_layers_or_history(quickstart: Verified, 
     assert [line for line in listed.stdout.splitlines() if line and not line.endswith(":")] == []
 
 
+def saved_layers(reference: str) -> list[layers.Layer]:
+    with subprocess.Popen(["docker", "save", reference], stdout=subprocess.PIPE) as saving:
+        assert saving.stdout is not None
+        return layers.read(saving.stdout)
+
+
+def test_no_layer_holds_a_cache_a_secret_or_a_setting_of_the_build(quickstart: Verified) -> None:
+    found = saved_layers(quickstart.image.reference)
+    assert [leftover for layer in found for leftover in layer.leftovers] == []
+    assert sum(layer.size for layer in found) > 2**29
+
+
+def test_what_one_step_left_and_the_next_removed_is_found(quickstart: Verified, project_on: Any) -> None:
+    hidden = "RUN mkdir -p /root/.cache/pip && echo x > /root/.cache/pip/http\nRUN rm -r /root/.cache"
+    image = project_on(quickstart.image.reference).build(hidden)
+    leftovers = [leftover for layer in saved_layers(image.reference) for leftover in layer.leftovers]
+    assert leftovers == ["root/.cache/pip/http"]
+
+
 def test_a_second_build_without_cache_gives_the_same_layers(engine: DockerEngine, quickstart: Verified) -> None:
     """Equal files are equal layers: the groups of wheels, though not the distribution's own packages."""
 
-    def layers(reference: str) -> list[str]:
+    def digests(reference: str) -> list[str]:
         shown = subprocess.run(
             ["docker", "image", "inspect", reference, "--format", "{{json .RootFS.Layers}}"],
             capture_output=True,
@@ -141,7 +167,7 @@ def test_a_second_build_without_cache_gives_the_same_layers(engine: DockerEngine
         found: list[str] = json.loads(shown.stdout)
         return found
 
-    before = layers(quickstart.image.reference)
+    before = digests(quickstart.image.reference)
     context = quickstart.out / "context" / quickstart.lock.image_id
     file = context / "Dockerfile"
     text = file.read_text()
@@ -161,7 +187,7 @@ def test_a_second_build_without_cache_gives_the_same_layers(engine: DockerEngine
         bundle = os.environ.get("SSL_CERT_FILE")
         command += ["--secret", f"id=ca,src={bundle}"] if bundle else []
         subprocess.run([*command, str(context)], check=True, capture_output=True)
-        assert layers(tag) == before
+        assert digests(tag) == before
     finally:
         file.write_text(text)
         subprocess.run(["docker", "image", "rm", tag], capture_output=True, check=False)
@@ -216,6 +242,19 @@ after("onnxruntime.capi.onnxruntime_inference_collection", patch)
 )
 SITE = "/opt/venv/lib/python3.11/site-packages"
 SWAPPED = f"RUN sed -i 's/^Version: 2.13.0+cpu/Version: 2.12.0/' {SITE}/torch-2.13.0+cpu.dist-info/METADATA"
+SECOND_CUDNN = (
+    f"RUN mkdir -p {SITE}/nvidia/cudnn/lib {SITE}/other.libs"
+    f" && cp {SITE}/torch/lib/libshm.so {SITE}/nvidia/cudnn/lib/libcudnn.so.9"
+    f" && cp {SITE}/torch/lib/libshm.so {SITE}/other.libs/libcudnn-0123abcd.so.9.2.0"
+)
+STRIPPED = f"RUN truncate -s 4096 {SITE}/torch/lib/libshm.so"
+LOST = f"RUN rm {SITE}/torch/lib/libshm.so"
+OLD_NUMPY_WANTED = (
+    f"RUN sed -i '0,/^Version:/s//Requires-Dist: numpy<2\\nVersion:/' {SITE}/onnxruntime-*.dist-info/METADATA"
+)
+NO_GUARD = "RUN rm /opt/venv/pip.conf"
+PIP_CACHE = "RUN mkdir -p /root/.cache/pip && touch /root/.cache/pip/selfcheck.json"
+LEFT_CA = "RUN mkdir -p /run/secrets && echo certificate > /run/secrets/ca"
 NO_MODEL = f"RUN rm -r {SITE}/transformers/models/bert"
 
 
@@ -223,12 +262,32 @@ NO_MODEL = f"RUN rm -r {SITE}/transformers/models/bert"
     ("script", "layer", "expected"),
     [
         ("probe", SWAPPED, {"probe.versions_match": "version-mismatch"}),
+        ("files", SECOND_CUDNN, {"files.cuda_libraries_once": "cuda-library-twice"}),
+        ("files", STRIPPED, {"files.records": "file-changed", "files.libraries": "library-unresolved"}),
+        ("files", LOST, {"files.records": "file-missing", "files.libraries": "library-unresolved"}),
+        ("files", OLD_NUMPY_WANTED, {"files.requirements": "requirement-unmet"}),
+        ("files", NO_GUARD, {"files.guard": "guard-missing"}),
+        ("files", PIP_CACHE, {"files.leftovers": "build-leftover"}),
+        ("files", LEFT_CA, {"files.leftovers": "build-leftover"}),
         ("train_step", FROZEN, {"train_step.weights_change": "weights-unchanged"}),
         ("train_step", NO_MODEL, {"train_step.run": "import-failed"}),
         ("vram_peak", NO_MODEL, {"vram_peak.loop": "import-failed"}),
         ("onnx_round_trip", WRONG_OUTPUTS, {"onnx_round_trip.torchscript.outputs_agree": "outputs-differ"}),
     ],
-    ids=["swapped-torch", "frozen-weights", "no-model", "no-model-for-vram", "wrong-outputs"],
+    ids=[
+        "swapped-torch",
+        "second-cudnn",
+        "stripped-library",
+        "lost-library",
+        "numpy-2",
+        "no-guard",
+        "pip-cache",
+        "left-ca",
+        "frozen-weights",
+        "no-model",
+        "no-model-for-vram",
+        "wrong-outputs",
+    ],
 )
 def test_a_broken_image_fails_with_the_code_of_its_fault(
     engine: DockerEngine, quickstart: Verified, project_on: Any, script: str, layer: str, expected: dict[str, str]

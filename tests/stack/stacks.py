@@ -41,6 +41,7 @@ def facts(python):
             "python": platform.python_version(),
             "variant": "cu" + torch.version.cuda.replace(".", "") if torch.version.cuda else "cpu",
             "compiles": hasattr(torch, "compile"),
+            "chooses": hasattr(torch.nn.functional, "scaled_dot_product_attention"),
             "gpu": torch.cuda.is_available(),
             "dynamo": "dynamo" in options and options["dynamo"].default is True,
             "cpu_scaler": hasattr(torch.amp, "GradScaler") if hasattr(torch, "amp") else False,

@@ -66,7 +66,7 @@ def test_faults_around_the_loop_fail_with_their_code(run, name):
     assert expected.items() <= codes(checks).items(), codes(checks)
 
 
-@pytest.mark.parametrize("script", ["files", "data_loader", "distributed", "trainer", "loggers", "compile"])
+@pytest.mark.parametrize("script", ["files", "data_loader", "distributed", "trainer", "loggers", "compile", "card"])
 def test_passes_where_all_is_well(run, script):
     document, checks = run(script)
     assert codes(checks) == {}
@@ -371,3 +371,82 @@ def test_a_stack_with_a_requirement_that_is_not_met(run, python, tmp_path, monke
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: needy\nVersion: 1.0\nRequires-Dist: numpy<1\n\n")
     _, checks = run("files", fault="")
     assert codes(checks) == {"requirements": "requirement-unmet"}
+
+
+ONNX_FAULTS = {
+    "an exporter that forgets one opset": (
+        """
+        import torch
+        export = torch.onnx.export
+        def wrong(model, *args, **kwargs):
+            if kwargs["opset_version"] in (10, 14) and "opset-" in str(args[1]):
+                for tensor in model.parameters():
+                    tensor.data.mul_(1.5)
+            export(model, *args, **kwargs)
+            for tensor in model.parameters():
+                if kwargs["opset_version"] in (10, 14) and "opset-" in str(args[1]):
+                    tensor.data.div_(1.5)
+        torch.onnx.export = wrong
+        """,
+        {"opsets": "outputs-differ"},
+        (),
+    ),
+    "an exporter that knows no old opset": (
+        """
+        import torch
+        export = torch.onnx.export
+        def wrong(model, *args, **kwargs):
+            if "opset-" in str(args[1]):
+                raise RuntimeError("Unsupported: ONNX export of operator")
+            return export(model, *args, **kwargs)
+        torch.onnx.export = wrong
+        """,
+        {"opsets": "export-failed"},
+        (),
+    ),
+    "weights that stay in the model": (
+        """
+        import onnx
+        save = onnx.save_model
+        def inside(model, path, **options):
+            save(model, path)
+        onnx.save_model = inside
+        """,
+        {"external_data": "weights-not-beside"},
+        ("onnx",),
+    ),
+    "weights that are lost": (
+        """
+        import onnx, os
+        save = onnx.save_model
+        def lose(model, path, **options):
+            save(model, path, **options)
+            beside = os.path.join(os.path.dirname(path), options["location"])
+            with open(beside, "r+b") as stream:
+                stream.write(bytes(os.path.getsize(beside)))
+        onnx.save_model = lose
+        """,
+        {"external_data": "outputs-differ"},
+        ("onnx",),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ONNX_FAULTS)
+def test_faults_of_the_exports_beside_the_default(run, python, name):
+    fault, expected, packages = ONNX_FAULTS[name]
+    needs(python, *packages)
+    _, checks = run("onnx_round_trip", fault=fault)
+    assert expected.items() <= codes(checks).items(), codes(checks)
+
+
+def test_an_attention_kernel_that_is_wrong(run, python):
+    if not facts(python)["chooses"]:
+        pytest.skip("this torch lets no attention kernel be chosen")
+    fault = """
+        import torch
+        real = torch.nn.functional.scaled_dot_product_attention
+        torch.nn.functional.scaled_dot_product_attention = lambda *args, **kwargs: real(*args, **kwargs) * 1.01
+    """
+    _, checks = run("card", params={"device": "cpu"}, fault=fault)
+    assert codes(checks) == {"attention_kernels": "attention-differs"}

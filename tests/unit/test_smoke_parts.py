@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "smoke_tests"))
 
 WRITES_BYTECODE = sys.dont_write_bytecode
 import _train_more  # noqa: E402
+import card  # noqa: E402
 import distributed  # noqa: E402
 from _harness import Failed, NotApplicable, NotChecked  # noqa: E402
 
@@ -93,3 +94,95 @@ def test_the_level_of_a_script_is_the_lowest_of_its_checks(script):
     checks = importlib.import_module(script.name).script.checks
     levels = ["L2" if callable(check.level) else check.level for check in checks]
     assert script.level.value == min(levels)
+
+
+class Card:
+    """A stand-in for torch on a card whose products and whose capability are as told."""
+
+    def __init__(self, off=0.0, capability=(9, 0)):
+        self.cuda = SimpleNamespace(is_available=lambda: True, get_device_capability=lambda index: capability)
+        self.off = off
+        self.__version__ = "2.6.0"
+
+    def randn(self, *shape, device):
+        return Product(self.off)
+
+
+class Product:
+    """Multiplies to 1, or to 1 and an error once it is in bfloat16."""
+
+    def __init__(self, off, value=1.0):
+        self.off, self.value = off, value
+
+    def double(self):
+        return self
+
+    def bfloat16(self):
+        return Product(self.off, 1.0 + self.off)
+
+    def __matmul__(self, other):
+        return self
+
+    def __sub__(self, other):
+        return Product(self.off, self.value - other.value)
+
+    def abs(self):
+        return Product(self.off, abs(self.value))
+
+    def max(self):
+        return self.value
+
+
+def on_card(torch, **params):
+    return SimpleNamespace(stack=lambda name: torch, params={"device": "auto", **params}, environment={}, made={})
+
+
+def test_bfloat16_on_a_card():
+    assert card.bfloat16(on_card(Card())).status == "passed"
+    with pytest.raises(Failed) as failed:
+        card.bfloat16(on_card(Card(off=0.2)))
+    assert failed.value.code == "bfloat16-wrong"
+    with pytest.raises(NotApplicable):
+        card.bfloat16(on_card(Card(capability=(7, 5))))
+
+
+@pytest.mark.parametrize(("reached", "code"), [(800.0, None), (300.0, "card-too-slow")])
+def test_the_speed_of_a_card(reached, code):
+    params = {"expected_tflops": 989.0, "least_share": 0.5}
+    try:
+        assert card.judge_speed(params, reached).code == code
+    except Failed as failed:
+        assert (failed.code, failed.blame) == (code, "host")
+
+
+def test_a_speed_that_nothing_is_known_of_is_told():
+    assert card.judge_speed({"expected_tflops": 0.0, "least_share": 0.5}, 3.0).measured == 3.0
+
+
+def test_samples_of_a_card_at_work_and_of_an_idle_one():
+    rows = [{"at_s": 0.1 * index, "utilization": value, "used_bytes": 1} for index, value in enumerate((3, 60, 100))]
+    assert card.judge_samples(rows).message.endswith("▁▅█")
+    with pytest.raises(NotChecked):
+        card.judge_samples([])
+    with pytest.raises(Failed) as failed:
+        card.judge_samples(rows[:1])
+    assert failed.value.code == "card-idle"
+
+
+def test_other_processes_on_the_card_are_named(monkeypatch):
+    class Nvml:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            pass
+
+        def processes(self, index):
+            return [{"pid": 4242, "used_bytes": 2**30}, {"pid": 7, "used_bytes": None}]
+
+    monkeypatch.setattr(card, "Nvml", Nvml)
+    with pytest.raises(Failed) as failed:
+        card.others_on_card(on_card(Card(), most_foreign_bytes=2**28))
+    assert failed.value.code == "card-in-use"
+    assert "4242 1024 MiB" in failed.value.message
+    assert card.others_on_card(on_card(Card(), most_foreign_bytes=2**31)).status == "passed"

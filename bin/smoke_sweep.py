@@ -1,0 +1,336 @@
+"""Runs the smoke scripts on real stacks of the past and of today, one after another, and writes what came out.
+
+    python bin/smoke_sweep.py                     all stacks
+    python bin/smoke_sweep.py torch-1.12 newest   some of them
+    python bin/smoke_sweep.py --folder DIR        where environments are made; default: a temporary folder
+
+Each stack is a virtual environment made by uv from the package index, in a folder that is deleted after its run: 1 to
+7 GB while it runs. Results go to docs/measurements/smoke-sweep.json, one entry a stack (an entry that was not run
+again is kept), and as a page beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+SMOKE_TESTS = ROOT / "smoke_tests"
+FOLDER = ROOT / "docs" / "measurements"
+TIME_LIMIT_S = 300.0
+
+sys.path[:0] = [str(ROOT), str(SMOKE_TESTS)]
+
+from builder.scripts import BY_NAME, SCRIPTS  # noqa: E402 - the folder of the tool is on the path only now
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stack:
+    """`python` is what uv takes; `backend` the CUDA variant of the PyTorch index, or None for the package index."""
+
+    name: str
+    python: str
+    packages: tuple[str, ...]
+    backend: str | None = None
+    until: str | None = None  # packages uploaded later are not taken: what a person had then
+    expected: tuple[str, ...] = field(default=())  # codes of faults that this stack is known to have
+
+
+COMMON = ("pip", "tensorboard", "datasets", "accelerate")
+
+# In the order of their age: the last one stands for "the newest" in docs/smoke-tests.md.
+STACKS = (
+    Stack(
+        name="torch-1.12",
+        python="3.9",
+        until="2023-01-16",
+        packages=(
+            "torch==1.12.1",
+            "transformers==4.25.1",
+            "onnxruntime==1.13.1",
+            "onnx==1.13.0",
+            "numpy==1.24.1",
+            "protobuf==3.20.3",
+            "tensorboard==2.11.2",
+            "setuptools==66.0.0",
+            "pip",
+        ),
+    ),
+    Stack(
+        name="torch-1.13",
+        python="3.9",
+        until="2023-02-01",
+        packages=(
+            "torch==1.13.1",
+            "transformers==4.26.0",
+            "onnxruntime==1.13.1",
+            "onnx==1.13.0",
+            "numpy==1.24.1",
+            "protobuf==3.20.3",
+            "tensorboard==2.11.2",
+            "setuptools==66.0.0",
+            "pip",
+        ),
+    ),
+    Stack(
+        name="torch-2.0",
+        python="3.10",
+        until="2023-08-15",
+        packages=(
+            "torch==2.0.1",
+            "transformers==4.31.0",
+            "onnxruntime==1.15.1",
+            "onnx==1.14.1",
+            "numpy==1.25.2",
+            "accelerate==0.21.0",
+            "tensorboard==2.14.0",
+            "pip",
+        ),
+        backend="cpu",
+    ),
+    Stack(
+        name="torch-2.1",
+        python="3.10",
+        until="2024-01-15",
+        packages=(
+            "torch==2.1.2",
+            "transformers==4.36.2",
+            "onnxruntime==1.16.3",
+            "onnx==1.15.0",
+            "numpy==1.26.4",
+            "accelerate==0.25.0",
+            "datasets==2.16.1",
+            "tensorboard==2.15.1",
+            "pip",
+        ),
+        backend="cpu",
+    ),
+    Stack(
+        name="torch-2.1-numpy-2",
+        python="3.10",
+        packages=(
+            "torch==2.1.2",
+            "transformers==4.36.2",
+            "onnxruntime==1.19.2",
+            "onnx==1.16.2",
+            "numpy==2.0.2",
+            "accelerate==0.25.0",
+            "pip",
+        ),
+        backend="cpu",
+        expected=("numpy-abi",),
+    ),
+    Stack(
+        name="torch-2.4",
+        python="3.11",
+        until="2024-10-10",
+        packages=(
+            "torch==2.4.1",
+            "transformers==4.44.2",
+            "onnxruntime==1.19.2",
+            "onnx==1.16.2",
+            "numpy==1.26.4",
+            "accelerate==0.34.2",
+            "datasets==3.0.1",
+            "tensorboard==2.17.1",
+            "pip",
+        ),
+        backend="cpu",
+    ),
+    Stack(
+        name="torch-2.6-cu124",
+        python="3.11",
+        packages=(
+            "torch==2.6.0",
+            "transformers==4.48.1",
+            "onnxruntime-gpu==1.21.0",
+            "onnx==1.17.0",
+            "onnxscript",
+            "numpy==2.2.6",
+            *COMMON,
+        ),
+    ),
+    Stack(
+        name="newest",
+        python="3.11",
+        packages=("torch==2.13.0", "transformers", "onnxruntime", "onnx", "onnxscript", "numpy", *COMMON),
+        backend="cpu",
+    ),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("stacks", nargs="*", metavar="STACK", help=", ".join(stack.name for stack in STACKS))
+    parser.add_argument("--folder", type=Path, help="where environments are made")
+    parser.add_argument(
+        "--package-index", action="store_true", help="torch from the package index, too: CUDA builds, larger"
+    )
+    options = parser.parse_args()
+    unknown = set(options.stacks) - {stack.name for stack in STACKS}
+    if unknown:
+        parser.error(f"no such stack: {', '.join(sorted(unknown))}")
+    FOLDER.mkdir(exist_ok=True)
+    file = FOLDER / "smoke-sweep.json"
+    kept = {}
+    if file.is_file():
+        kept = {entry["name"]: entry for entry in json.loads(file.read_text(encoding="utf-8"))["stacks"]}
+    for stack in STACKS:
+        if options.stacks and stack.name not in options.stacks:
+            continue
+        print(f"{stack.name}: installing", flush=True)
+        with tempfile.TemporaryDirectory(prefix="torchproof-sweep-", dir=options.folder) as made:
+            kept[stack.name] = entry = measured(stack, Path(made), from_package_index=options.package_index)
+        print(f"{stack.name}: {entry['outcome']}", flush=True)
+        ordered = [kept[one.name] for one in STACKS if one.name in kept]
+        file.write_text(json.dumps({"schema_version": 1, "stacks": ordered}, indent=1) + "\n", encoding="utf-8")
+        (FOLDER / "smoke-sweep.md").write_text(page(ordered), encoding="utf-8")
+
+
+def measured(stack: Stack, folder: Path, *, from_package_index: bool) -> dict[str, Any]:
+    """One entry: what was installed, and what each script said of it."""
+    entry: dict[str, Any] = {
+        "name": stack.name,
+        "date": datetime.now(tz=timezone.utc).date().isoformat(),
+        "machine": f"{os.cpu_count()} CPU cores, {platform.machine()}",
+    }
+    started = time.monotonic()
+    try:
+        python = installed(stack, folder, from_package_index=from_package_index)
+    except subprocess.CalledProcessError as error:
+        last = error.stderr.strip().splitlines()[-3:] if error.stderr else []
+        return {**entry, "outcome": f"not installed: {' '.join(last)}", "scripts": [], "seconds_by_check": {}}
+    entry["install_seconds"] = round(time.monotonic() - started, 1)
+    entry["packages"] = versions = locked(python)
+    entry["python"] = told(python, "import platform; print(platform.python_version())")
+    entry["load_before"] = round(os.getloadavg()[0], 1)
+    documents = []
+    variant = told(
+        python, "import torch; print('cu' + torch.version.cuda.replace('.', '') if torch.version.cuda else 'cpu')"
+    )
+    for script in SCRIPTS:
+        if BY_NAME[script].concerns(versions):
+            documents.append(ran(python, script, folder, entry["python"], variant, versions))
+    checks = [check for document in documents for check in document["checks"]]
+    bad = [check for check in checks if check["status"] in ("failed", "errored")]
+    entry["scripts"] = [
+        {"script": document["script"], "seconds": round(document["seconds"], 1)} for document in documents
+    ]
+    counted = {status: sum(check["status"] == status for check in checks) for status in ("passed", "failed", "errored")}
+    entry["counts"] = {**counted, "not-checked": len(checks) - sum(counted.values())}
+    entry["failures"] = [{key: check[key] for key in ("id", "code", "message")} for check in bad]
+    entry["seconds_by_check"] = {check["id"]: round(check["seconds"], 2) for check in checks if check.get("seconds")}
+    codes = {check["code"] for check in bad}
+    if not bad:
+        entry["outcome"] = "all passed"
+    elif codes & set(stack.expected):
+        entry["outcome"] = f"told as broken, as it is: {', '.join(sorted(codes & set(stack.expected)))}"
+    else:
+        entry["outcome"] = f"{len(bad)} failed: {', '.join(check['id'] for check in bad)}"
+    return entry
+
+
+def installed(stack: Stack, folder: Path, *, from_package_index: bool) -> Path:
+    uv = (
+        shutil.which("uv", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])) or "uv"
+    )
+    python = folder / "env" / "bin" / "python"
+    subprocess.run(
+        [uv, "venv", "--quiet", "--python", stack.python, str(folder / "env")],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    command = [uv, "pip", "install", "--quiet", "--no-cache", "--python", str(python), *stack.packages]
+    if stack.until is not None:
+        command += ["--exclude-newer", stack.until]
+    if stack.backend is not None and not from_package_index:
+        command += ["--torch-backend", stack.backend]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    return python
+
+
+def told(python: Path, code: str) -> str:
+    done = subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
+def locked(python: Path) -> dict[str, str]:
+    code = (
+        f"import sys; sys.path.insert(0, {str(SMOKE_TESTS)!r}); sys.dont_write_bytecode = True\n"
+        "import _installed, json; print(json.dumps(_installed.first_of_each(_installed.packages())))"
+    )
+    found: dict[str, str] = json.loads(told(python, code))
+    return found
+
+
+def ran(
+    python: Path, script: str, folder: Path, version: str, variant: str, packages: dict[str, str]
+) -> dict[str, Any]:
+    request = {
+        "schema_version": 1,
+        "python": version,
+        "packages": packages,
+        "variant": variant or None,
+        "scratch": str(folder / "scratch"),
+        "time_limit_s": TIME_LIMIT_S,
+    }
+    file = folder / "request.json"
+    file.write_text(json.dumps(request), encoding="utf-8")
+    command = [str(python), str(SMOKE_TESTS / f"{script}.py"), "--request", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIME_LIMIT_S + 60)
+    document: dict[str, Any] = json.loads(done.stdout)
+    print(f"  {script}: {document['seconds']:.1f} s", flush=True)
+    return document
+
+
+def page(stacks: list[dict[str, Any]]) -> str:
+    lines = [
+        "# The smoke scripts on stacks of the past and of today",
+        "",
+        "Written by `bin/smoke_sweep.py`; the whole results are in smoke-sweep.json beside this page. Virtual",
+        "environments on a machine without a GPU, so L3 is not checked. Seconds are as measured; `load` is the load",
+        "average when the scripts started: a busy machine takes two to four times as long as a quiet one.",
+        "",
+        "| stack | date | Python | torch | transformers | onnxruntime | numpy | load | seconds | passed | outcome |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for entry in stacks:
+        packages = entry.get("packages", {})
+        runtime = packages.get("onnxruntime") or f"{packages.get('onnxruntime-gpu', '')} (gpu)"
+        seconds = sum(script["seconds"] for script in entry["scripts"])
+        cells = [entry["name"], entry["date"], entry.get("python", ""), packages.get("torch", "")]
+        cells += [packages.get("transformers", ""), runtime, packages.get("numpy", ""), entry.get("load_before", "")]
+        cells += [f"{seconds:.0f}", entry.get("counts", {}).get("passed", 0), entry["outcome"]]
+        lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
+    lines += [
+        "",
+        "## Seconds by script",
+        "",
+        "| stack | " + " | ".join(SCRIPTS) + " |",
+        "|---" * (len(SCRIPTS) + 1) + "|",
+    ]
+    for entry in stacks:
+        took = {script["script"]: f"{script['seconds']:.1f}" for script in entry["scripts"]}
+        lines.append(f"| {entry['name']} | " + " | ".join(took.get(name, "") for name in SCRIPTS) + " |")
+    failures = [(entry["name"], failure) for entry in stacks for failure in entry.get("failures", [])]
+    if failures:
+        lines += ["", "## What failed", ""]
+        for name, failure in failures:
+            lines.append(f"- {name}: `{failure['id']}` [{failure['code']}] {failure['message']}")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()
