@@ -58,6 +58,8 @@ def run(
         network_cut = session.network_cut
         for script, own in _rounds(scripts, has_gpu=session.has_gpu):
             on_step(script)
+            if script == "vram_peak" and session.has_gpu:
+                own = {**own, **_vram_estimate(lock)}  # noqa: PLW2901 - the round's own settings, completed
             settings = {**own, **(params or {}).get(script, {})}
             request = json.dumps(_request(lock, session, time_limit_s, settings))
             request_file = session.put(f"{script}.request.json", request.encode())
@@ -67,6 +69,17 @@ def run(
             reports.append(report)
             checks.extend(report.checks)
     return SmokeRun(scripts=tuple(reports), checks=tuple(checks), ran_on=_cards(reports), network_cut=network_cut)
+
+
+def _vram_estimate(lock: ImageLock) -> dict[str, Any]:
+    """What the card is judged by: made here with what this Python has, so that the image needs nothing for it."""
+    from builder.catalog import Catalog  # noqa: PLC0415 - only where there is a GPU
+    from builder.vram import smoke_estimate  # noqa: PLC0415
+
+    described = smoke_estimate.description(
+        smoke_estimate.LOOP, {package.name: package.version for package in lock.packages}
+    )
+    return smoke_estimate.params(described, lock.gpus[0].name if lock.gpus else None, Catalog.shipped())
 
 
 def _rounds(scripts: Sequence[str], *, has_gpu: bool) -> list[tuple[str, dict[str, Any]]]:

@@ -5,8 +5,9 @@ import sys
 sys.dont_write_bytecode = True  # nothing is written outside the scratch folder, compiled files included
 
 import _bert  # noqa: E402
+import _live_bytes  # noqa: E402
 from _estimate import MIB, compare_peak, first_estimate, parameter_count  # noqa: E402
-from _harness import Failed, NotChecked, Passed, Script, blame_stack  # noqa: E402
+from _harness import Failed, NotApplicable, NotChecked, Passed, Script, blame_stack  # noqa: E402
 
 script = Script(
     "vram_peak",
@@ -31,11 +32,23 @@ script = Script(
         "estimate_bytes": 0,  # of the allocated peak; 0: a first closed form is used
         "estimate_reserved_bytes": 0,
         "estimate_terms": {},
+        "estimate_of": {},  # what the estimate was made for; where the loop is another, the closed form is used
+        "traced_live_bytes": 0,  # the host's own trace of the step of `live_bytes`; 0: it made none
         "tolerance": 0.10,
         "reserved_tolerance": 0.15,
     },
 )
 LEAST_STEPS = 2
+LIVE_BYTES_MODEL = {
+    "layers": 2,
+    "hidden": 128,
+    "heads": 2,
+    "intermediate": 512,
+    "vocab": 1000,
+    "positions": 64,
+}
+# Releases of torch and transformers differ by a few small tensors.
+LIVE_BYTES_TOLERANCE = 0.005
 # What the driver hands out beside the pool while the loop runs: kernels loaded late, workspaces outside the pool.
 DRIVER_SLACK_BYTES = 400 * 2**20
 DRIVER_SLACK = 0.05
@@ -71,6 +84,40 @@ def loop(ctx):
         loop=described,
         estimate=estimate,
     )
+
+
+@script.check("live_bytes", "L2")
+def live_bytes(ctx):
+    """A trace without data counts the same live bytes as a real step on the CPU, to the byte."""
+    torch = ctx.stack("torch")
+    if not _live_bytes.can_trace(torch):
+        raise NotApplicable(
+            "torch {} cannot trace a step without data, which needs {}".format(
+                torch.__version__, ".".join(map(str, _live_bytes.OLDEST_TORCH))
+            )
+        )
+    params = ctx.params
+    settings = _bert.config(ctx, attention="eager", **LIVE_BYTES_MODEL)
+
+    def build():
+        return _bert.classifier(ctx, settings)
+
+    _bert.seed_everything(torch, params["seed"])
+    step = {"batch": 2, "seq": 32}
+    try:
+        run = _live_bytes.peak_live_bytes(torch, build, "cpu", **step)
+        traced = _live_bytes.peak_live_bytes(torch, build, "meta", **step)
+    except Exception as error:
+        raise blame_stack(error, "trace-failed", "a step of the model does not trace") from None
+    sizes = "{} bytes alive in a run, {} in a trace".format(run, traced)
+    values = {"measured": run, "expected": traced, "tolerance": 0, "model": dict(LIVE_BYTES_MODEL, **step)}
+    if run != traced:
+        raise Failed("trace-differs", sizes + ": estimates of this image rest on a wrong count", **values)
+    own = params["traced_live_bytes"]
+    if own and abs(run / float(own) - 1) > LIVE_BYTES_TOLERANCE:
+        values.update(expected=own, tolerance=LIVE_BYTES_TOLERANCE)
+        raise Failed("trace-differs", "{}, but {} in the host's trace".format(sizes, own), **values)
+    return Passed(sizes, **values)
 
 
 @script.check("allocated", "L3", needs=["loop"])
@@ -181,6 +228,13 @@ def estimate_for(params, described):
     own = first_estimate(described)
     if not params["estimate_bytes"]:
         return dict(own, source="closed form of the script")
+    differs = sorted(name for name, value in params["estimate_of"].items() if described.get(name) != value)
+    if differs:
+        name = differs[0]
+        source = "closed form of the script, since the host's estimate is for {} {!r} and the loop has {!r}".format(
+            name, params["estimate_of"][name], described.get(name)
+        )
+        return dict(own, source=source)
     scale = own["reserved"] / float(own["allocated"])
     return {
         "allocated": params["estimate_bytes"],

@@ -111,7 +111,9 @@ def _static(arch: Architecture, loop: TrainingLoop, counted: Parameters, trained
     # At the end of the backward pass the embedding's own gradient comes as a whole table. Where the head shares the
     # table, its part waits for it, and their sum is a third (under autocast the waiting part is summed in place).
     is_shared = arch.head(loop.head) in ("mlm", "pretraining", "lm", "seq2seq") and arch.is_tied
-    waiting = ((1 if loop.is_autocast else 2) if is_shared else 0) + (1 if loop.keeps_gradients else 0)
+    # T5's third use of it finds such a sum waiting, which only the engine owns, and adds in place too.
+    is_in_place = loop.is_autocast or arch.family == "t5"
+    waiting = ((1 if is_in_place else 2) if is_shared else 0) + (1 if loop.keeps_gradients else 0)
     tables = waiting if trained == counted.total and arch.family != "vit" else 0
     return _Static(
         weights=w * (counted.total + adapters) + counted.buffers,

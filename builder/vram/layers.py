@@ -59,7 +59,8 @@ def attention_work(arch: Architecture, loop: TrainingLoop, at: Tokens) -> int:
     """The gradients of scores and probabilities that are alive together in the backward pass of eager attention."""
     if arch.attention(loop.attention) == "sdpa":
         return 0
-    return 8 * at.scores(arch.heads)
+    width = 2 if loop.is_pure_half and arch.family not in ("llama", "t5") else 4
+    return 2 * width * at.scores(arch.heads)
 
 
 def activation_kept(name: str, loop: TrainingLoop) -> int:

@@ -79,7 +79,7 @@ def find_gpu(name: str, catalog: Catalog) -> Gpu:
     if gpu is None:
         near = catalog.nearest_gpus(name, 3)
         raise UsageError(
-            "gpu-unknown",
+            "unknown-gpu",
             f"`{name}` is not a GPU of the facts",
             hint=f"did you mean {' or '.join(f'`{one}`' for one in near)}" if near else None,
         )

@@ -22,6 +22,25 @@ RESERVED_TOLERANCE: Mapping[Layer, float] = {"traced": 0.05, "analytic": 0.15}
 # BERT of transformers takes fused attention from 4.41 on, where torch is 2.1.1 or newer.
 FUSED_FROM = (Version("4.41"), Version("2.1.1"))
 
+# The loop that the estimate is made for and the script is told to run: the defaults of smoke_tests/vram_peak.py.
+LOOP: Mapping[str, Any] = {
+    "layers": 12,
+    "hidden": 768,
+    "heads": 12,
+    "intermediate": 3072,
+    "vocab": 30522,
+    "positions": 512,
+    "batch": 8,
+    "seq": 128,
+    "precision": "fp16",
+    "attention": "auto",
+    "optimizer": "adamw",
+    "zero_grad": "none",
+    "clip_norm": 1.0,
+    "padded_mask": False,
+    "steps": 3,
+}
+
 log = logging.getLogger(__name__)
 
 

@@ -136,7 +136,8 @@ def test_a_level_a_name_and_a_skip_choose_scripts() -> None:
     assert all(scripts.BY_NAME[name].level is Level.L1 for name in scripts.chosen(level=Level.L1))
     assert scripts.chosen(only=["train_step", "probe"]) == ("probe", "train_step")
     assert scripts.chosen(only=["train_step", "probe"], skip=["probe"]) == ("train_step",)
-    assert "vram_peak" not in scripts.chosen(level=Level.L2)
+    assert "vram_peak" in scripts.chosen(level=Level.L2)
+    assert "vram_peak" not in scripts.chosen(level=Level.L1)
     with pytest.raises(UsageError, match="`train` is no smoke script"):
         scripts.chosen(only=["train"])
 

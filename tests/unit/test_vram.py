@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -217,7 +218,7 @@ def test_a_row_counts_on_its_side_of_lazy_loading(catalog: Catalog) -> None:
     assert not offsets.card("V100", catalog).is_calibrated
 
 
-@pytest.mark.parametrize(("name", "code"), [("RTX 9999", "gpu-unknown"), ("sm_86", "gpu-without-memory")])
+@pytest.mark.parametrize(("name", "code"), [("RTX 9999", "unknown-gpu"), ("sm_86", "gpu-without-memory")])
 def test_cards_that_are_none(catalog: Catalog, name: str, code: str) -> None:
     with pytest.raises(UsageError) as caught:
         offsets.card(name, catalog)
@@ -294,7 +295,9 @@ def test_a_model_that_needs_every_change_or_a_larger_card(catalog: Catalog) -> N
     model = models.find("tinyllama", catalog)
     for gpu, fits in (("RTX 3090", True), ("RTX 3060", False)):
         card = offsets.card(gpu, catalog)
-        found = fit.fit(loop(batch=8, seq=2048, precision="fp32"), lambda c, k=card: estimate(model, c, k, layer="analytic"))
+        found = fit.fit(
+            loop(batch=8, seq=2048, precision="fp32"), lambda c, k=card: estimate(model, c, k, layer="analytic")
+        )
         assert bool(found.changes) is fits
         assert report.fit_text(found)
 
@@ -422,23 +425,7 @@ def test_the_closed_form_against_published_readings(catalog: Catalog) -> None:
 # --- the smoke test
 
 
-DESCRIBED = {
-    "layers": 12,
-    "hidden": 768,
-    "heads": 12,
-    "intermediate": 3072,
-    "vocab": 30522,
-    "positions": 512,
-    "batch": 8,
-    "seq": 128,
-    "precision": "fp16",
-    "attention": "auto",
-    "optimizer": "adamw",
-    "zero_grad": "none",
-    "clip_norm": 1.0,
-    "padded_mask": False,
-    "steps": 3,
-}
+DESCRIBED = smoke_estimate.LOOP
 
 
 def test_the_smoke_tests_loop_as_an_image_will_describe_it() -> None:
@@ -456,6 +443,13 @@ def test_the_smoke_tests_request(catalog: Catalog) -> None:
     assert (sent["tolerance"], sent["reserved_tolerance"]) == (0.10, 0.15)
     assert sent["estimate_of"]["attention"] == "sdpa"
     assert smoke_estimate.params(described, "no such card", catalog, layer="analytic") == {}
+
+
+def test_the_smoke_tests_loop_is_the_scripts_own() -> None:
+    source = (Path(__file__).resolve().parents[2] / "smoke_tests" / "vram_peak.py").read_text()
+    for name, value in smoke_estimate.LOOP.items():
+        shown = "False" if value is False else json.dumps(value)
+        assert re.search(rf'^        "{name}": {re.escape(shown)},', source, re.MULTILINE), name
 
 
 def test_an_estimate_can_be_compared(catalog: Catalog) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,11 +40,11 @@ def check(pool: CachingAllocator, alive: list[Block]) -> None:
     assert pool.peak_allocated >= pool.allocated
     assert pool.reserved == pool.allocated + sum(block.size for block in free)
     spans = sorted((block.address, block.address + block.size) for block in [*alive, *free])
-    assert all(end <= start for (_, end), (start, _) in zip(spans, spans[1:], strict=False)), "blocks overlap"
+    assert all(end <= start for (_, end), (start, _) in pairwise(spans)), "blocks overlap"
     for block in free:
         chain = walk(block)
-        assert all(not (a.is_free and b.is_free) for a, b in zip(chain, chain[1:], strict=False)), "not merged"
-        assert all(a.address + a.size == b.address for a, b in zip(chain, chain[1:], strict=False))
+        assert all(not (a.is_free and b.is_free) for a, b in pairwise(chain)), "not merged"
+        assert all(a.address + a.size == b.address for a, b in pairwise(chain))
         assert len({b.is_small for b in chain}) == 1
 
 

@@ -1,0 +1,313 @@
+"""The traced estimate: equal to a real run where it must be, and every rule about CUDA makes a difference.
+
+Runs in this Python where torch (2.6 or newer) and transformers are installed beside torchproof; nothing needs a GPU.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the traced estimate needs torch beside torchproof")
+transformers = pytest.importorskip("transformers", reason="the traced estimate needs transformers beside torchproof")
+
+from builder.catalog import Catalog  # noqa: E402
+from builder.vram import models, offsets, parameters, plot, points, smoke_estimate, traced  # noqa: E402
+from builder.vram.analytic import analytic  # noqa: E402
+from builder.vram.estimate import estimate  # noqa: E402
+from builder.vram.events import Trace, replay  # noqa: E402
+from builder.vram.loop import TrainingLoop  # noqa: E402
+
+if traced.why_not() is not None:
+    pytest.skip(str(traced.why_not()), allow_module_level=True)
+
+from builder.vram.tracing import run, tracker  # noqa: E402
+from builder.vram.tracing.emulation import CudaBehaviour  # noqa: E402
+from builder.vram.tracing.tracker import Tracker  # noqa: E402
+
+pytestmark = [pytest.mark.stack, pytest.mark.filterwarnings("ignore")]
+MIB = 2**20
+RECORDED = Path(__file__).parent.parent / "data" / "vram_traces.json"
+CATALOG = Catalog.shipped()
+
+
+def loop(**changes: Any) -> Any:
+    return TrainingLoop(**{"batch": 8, "seq": 128, **changes})
+
+
+def find(name: Any, **sizes: Any) -> Any:
+    return models.find(name, CATALOG, sizes=sizes)
+
+
+def allocated(model: Any, changes: Any, **options: Any) -> Any:
+    return replay(run.trace(model, changes, **options)).peak_allocated
+
+
+# --- a trace is a run
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("name", ["bert", "gpt2", "t5", "distilbert"])
+def test_a_trace_counts_what_a_real_run_has_alive(name: Any, attention: Any) -> None:
+    sizes = {"hidden": 64, "layers": 2, "heads": 2, "intermediate": 128, "vocab": 200}
+    if name == "t5" and attention == "sdpa":
+        pytest.skip("T5 has no fused attention in transformers 4")
+    model = find(name, **sizes)
+    changes = loop(batch=2, seq=32, precision="fp32", optimizer="adamw-single", attention=attention, mask="full")
+    counts = [traced.native_live_bytes(model, changes, device=device) for device in ("meta", "cpu")]
+    assert counts[0] == counts[1] > 0
+
+
+def test_the_smoke_test_counts_as_the_host_does() -> None:
+    """What `vram_peak.live_bytes` runs in an image; releases differ by a few small tensors."""
+    model = {"layers": 2, "hidden": 128, "heads": 2, "intermediate": 512, "vocab": 1000, "positions": 64}
+    assert smoke_estimate.live_bytes({**model, "batch": 2, "seq": 32}) == pytest.approx(9_825_808, rel=0.005)
+
+
+@pytest.mark.parametrize("row", json.loads(RECORDED.read_text())["traces"], ids=lambda row: row["id"])
+def test_releases_of_torch_agree(row: Any) -> None:
+    """Recorded with torch 2.6.0 and transformers 4.48.1 (docs/vram.md says how)."""
+    found = replay(traced.trace(find(row["model"]), TrainingLoop(**row["loop"])))
+    assert found.peak_allocated == pytest.approx(row["peak_allocated"], rel=0.005)
+    assert found.peak_reserved == pytest.approx(row["peak_reserved"], rel=0.005)
+
+
+# --- the closed form is the trace
+
+
+GRID = [
+    ("bert-base", ("classifier", "mlm"), ("sdpa", "eager")),
+    ("roberta-base", ("classifier",), ("sdpa",)),
+    ("distilbert-base", ("classifier", "mlm"), ("sdpa",)),
+    ("gpt2", ("lm",), ("sdpa", "eager")),
+    ("t5-small", ("seq2seq",), ("eager",)),
+    ("vit-base", ("classifier",), ("sdpa",)),
+    ("llama-3.2-1b", ("lm",), ("sdpa",)),
+]
+CASES = [
+    (name, head, attention, precision, size)
+    for name, heads, attentions in GRID
+    for head, attention, precision, size in itertools.product(
+        heads, attentions, ("fp32", "fp16", "bf16-pure"), ((2, 64), (8, 128), (16, 512))
+    )
+]
+
+
+@pytest.mark.parametrize(("name", "head", "attention", "precision", "size"), CASES)
+def test_the_closed_form_is_within_six_percent(name: Any, head: Any, attention: Any, precision: Any, size: Any) -> None:
+    model = find(name)
+    changes = loop(batch=size[0], seq=size[1], head=head, attention=attention, precision=precision)
+    found = traced.trace(model, changes)
+    counted = parameters.count(model.architecture, model.architecture.head(changes.head))
+    assert counted.total == found.parameters
+    closed = analytic(model.architecture, changes).peak_bytes
+    assert closed == pytest.approx(replay(found).peak_allocated, rel=0.06)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"checkpointing": True},
+        {"checkpointing": True, "precision": "fp32"},
+        {"accumulation": 3},
+        {"lora_rank": 8},
+        {"frozen": "backbone"},
+        {"frozen": "embeddings"},
+        {"zero_grad": "keep"},
+        {"steps": 1},
+        {"optimizer": "sgd"},
+        {"optimizer": "sgd-momentum"},
+        {"optimizer": "adamw-single"},
+        {"optimizer": "adamw-fused"},
+        {"optimizer": "adam8bit"},
+        {"optimizer": "adafactor"},
+        {"optimizer": "adafactor-hf"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("size", [(4, 64), (32, 256)])
+def test_the_closed_form_over_loops(changes: Any, size: Any) -> None:
+    model = find("bert-base")
+    asked = loop(batch=size[0], seq=size[1], **changes)
+    closed = analytic(model.architecture, asked).peak_bytes
+    assert closed == pytest.approx(replay(traced.trace(model, asked)).peak_allocated, rel=0.06)
+
+
+# --- rules about CUDA: each is switched off once
+
+
+def bert(**changes: Any) -> Any:
+    return find("bert-base", layers=2), loop(batch=32, seq=256, **changes)
+
+
+def peak_of(work: Any, half: Any = torch.float16, switched_off: Any = ()) -> Any:
+    """Peak of what `work` allocates beside its inputs."""
+    found = Trace()
+    mode = Tracker(found, "meta")
+    with mode, CudaBehaviour(half, switched_off=frozenset(switched_off)):
+        kept = work()
+    del kept
+    return replay(found).peak_allocated
+
+
+def test_fp16_softmax_writes_fp32_without_a_copy_and_bfloat16_copies() -> None:
+    n = 4 * MIB
+    half, brain = (torch.empty(4, n // 4, device="meta", dtype=t) for t in (torch.float16, torch.bfloat16))
+    assert peak_of(lambda: torch.softmax(half, -1)) == 4 * n
+    assert peak_of(lambda: torch.softmax(half, -1), switched_off=["softmax"]) == 8 * n
+    assert peak_of(lambda: torch.softmax(brain, -1), half=torch.bfloat16) == 8 * n
+
+
+def test_the_loss_under_autocast_keeps_half_log_probabilities() -> None:
+    model, changes = bert(head="mlm")
+    with_rule = allocated(model, changes)
+    assert abs(allocated(model, changes, switched_off=frozenset({"cross_entropy"})) / with_rule - 1) > 0.02
+
+
+def test_each_consumer_casts_for_itself_and_weights_are_cast_once() -> None:
+    n = 4 * MIB
+    x = torch.empty(4, n // 4, device="meta", requires_grad=True) * 1.0
+    w = torch.empty(1, n // 4, device="meta", requires_grad=True)
+    call = torch.nn.functional.linear
+    one = peak_of(lambda: call(x, w))
+    three = peak_of(lambda: [call(x, w) for _ in range(3)])
+    assert three - one == pytest.approx(2 * 2 * n, abs=4096), "two more half copies of x, none of w"
+    assert peak_of(lambda: [call(x, w) for _ in range(3)], switched_off=["weight_cache"]) - three == pytest.approx(
+        2 * 2 * (n // 4), abs=4096
+    )
+
+
+def test_dropout_keeps_one_byte_an_element() -> None:
+    model, changes = bert(precision="fp32", attention="eager")
+    assert allocated(model, changes, switched_off=frozenset({"dropout"})) > 1.02 * allocated(model, changes)
+
+
+def test_attention_is_fused() -> None:
+    model, changes = bert(precision="fp32")
+    assert allocated(model, changes, switched_off=frozenset({"attention"})) > 1.02 * allocated(model, changes)
+    eager = allocated(model, changes.with_(attention="eager"))
+    assert eager > 1.02 * allocated(model, changes)
+
+
+def test_a_mask_of_ones_is_dropped_and_a_padded_one_goes_to_another_kernel() -> None:
+    model, changes = bert(mask="full")
+    full = allocated(model, changes)
+    assert full == pytest.approx(allocated(model, changes.with_(mask="none")), rel=0.002)
+    assert allocated(model, changes.with_(mask="padded")) > full + 32 * 256 * 256 * 2
+
+
+def test_old_cards_have_no_flash_kernel() -> None:
+    model, changes = bert()
+    names = [run.trace(model, changes, capability=c).operators for c in ((7, 0), (8, 0))]
+    assert names[0] > 0
+    brain = changes.with_(precision="bf16")
+    assert allocated(model, brain, capability=(7, 0)) > 1.02 * allocated(model, brain)
+
+
+def test_kept_gradients_and_steps_count() -> None:
+    model = find("bert-base")
+    changes = loop(batch=32, seq=128)
+    base = allocated(model, changes)
+    assert allocated(model, changes.with_(zero_grad="keep")) > base + 300 * MIB
+    assert allocated(model, changes.with_(steps=1)) < base - 700 * MIB
+
+
+def test_small_batches_peak_in_the_optimizer_which_foreach_makes_larger() -> None:
+    model = find("bert-base")
+    changes = loop(batch=2, seq=64)
+    lists = replay(run.trace(model, changes))
+    assert lists.peak_phase.startswith("optimizer")
+    single = allocated(model, changes.with_(optimizer="adamw-single"))
+    fused = allocated(model, changes.with_(optimizer="adamw-fused"))
+    assert lists.peak_allocated > 1.02 * single > 1.02 * fused
+
+
+def test_gradients_of_one_tensor_are_added_in_place(monkeypatch: Any) -> None:
+    model = find("bert-base", layers=1)
+    changes = loop(batch=1, seq=64, head="mlm", optimizer="none")
+    with_rule = allocated(model, changes)
+    monkeypatch.setattr(tracker, "is_accumulation", lambda *_: False)
+    assert allocated(model, changes) > 1.02 * with_rule
+
+
+@pytest.mark.parametrize("name", ["gpt2", "t5-small"])
+def test_decoders_return_keys_and_values(name: Any) -> None:
+    changes = loop(batch=16, seq=512)
+    assert allocated(find(name), changes) > 1.01 * allocated(find(name), changes.with_(use_cache=False))
+
+
+def test_workspaces_come_with_the_first_product_of_each_thread() -> None:
+    model, changes = bert()
+    found = replay(run.trace(model, changes, workspace=32 * MIB))
+    assert found.terms["workspaces"] == 64 * MIB
+
+
+def test_embedding_backward_sorts_many_indices() -> None:
+    model = find("bert-base", layers=1)
+    found = run.trace(model, loop(batch=32, seq=128, steps=1, optimizer="none"))
+    rows = 32 * 128 // 10 + 32 * 128
+    assert rows * 768 * 4 in {event.size for event in found.events}
+
+
+# --- the whole
+
+
+def test_speed() -> None:
+    model, card = find("bert-base"), offsets.card("RTX 3090", CATALOG)
+    estimate(model, loop(), card, layer="traced")
+    took = []
+    for _ in range(3):
+        started = time.perf_counter()
+        estimate(model, loop(batch=32, seq=512), card, layer="traced")
+        took.append(time.perf_counter() - started)
+    assert min(took) <= 1.0
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "milabench-l40s-bert-fp16-b32",
+        "milabench-h100-bert-fp32-b128",
+        "milabench-h100-t5-b8",
+        "milabench-h200-bert-fp32-b32",
+    ],
+)
+def test_published_readings(name: Any) -> None:
+    raw = next(point for point in CATALOG.raw("vram_measured")["points"] if point["id"] == name)
+    point = points.read(raw)
+    card = offsets.card(point.gpu, CATALOG)
+    found = estimate(find(point.model), point.loop, card, layer="traced")
+    assert found.driver.value / MIB == pytest.approx(point.measured_mib, rel=0.003)
+    assert found.driver.low / MIB < point.measured_mib < found.driver.high / MIB
+
+
+def test_a_full_card_gives_cached_memory_back_before_it_gives_up() -> None:
+    model, card = find("bert-base"), offsets.card("RTX 3060", CATALOG)
+    seen = {estimate(model, loop(batch=b, seq=512), card, layer="traced").verdict for b in (8, 45, 47, 49, 128)}
+    assert {"fits", "does-not-fit"} < seen
+
+
+@pytest.mark.parametrize("name", ["whisper-tiny", "opt-125m", "gpt-neo-125m", "electra-base", "albert-base-v2"])
+def test_families_without_a_closed_form(name: Any) -> None:
+    found = estimate(find(name), loop(batch=2), offsets.unknown_card(CATALOG), layer="traced")
+    assert found.allocated.value > 12 * found.parameters
+    assert found.verdict is None
+
+
+def test_a_picture(tmp_path: Any) -> None:
+    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
+    found = estimate(find("bert-base", layers=2), loop(), offsets.card("RTX 3060", CATALOG), layer="traced")
+    for kind in ("png", "svg"):
+        file = tmp_path / f"memory.{kind}"
+        plot.draw(found, file)
+        assert file.stat().st_size > 5000
+    text = (tmp_path / "memory.svg").read_text()
+    assert "<svg" in text
+    assert found.trace is not None
+    samples = plot.last_step(replay(found.trace, keeps_samples=True).samples)
+    assert [name for name, _, _ in plot.phases(samples)] == ["forward", "backward", "optimizer"]
