@@ -26,6 +26,7 @@ from builder.in_place import InPlaceEngine
 from builder.line import Folders
 from builder.results import ImageReport, Level
 from builder.run import Run
+from builder.scripts import SCRIPTS
 from builder.sources import Sources, read_pip_config
 
 pytestmark = pytest.mark.stack
@@ -102,14 +103,14 @@ class CondaLine:
 def test_conda_prefix_is_proven_to_l2_and_again_after_a_changed_pin(tmp_path: Path) -> None:
     conda_line = CondaLine(tmp_path)
     prefix = tmp_path / "prefix"
-    first = conda_line.verify("4.67.1", scripts=("probe", "train_step", "vram_peak", "onnx_round_trip"))
+    first = conda_line.verify("4.67.1", scripts=SCRIPTS)
     assert first.error is None, first.error
     assert first.level is Level.L2, [check.message for check in first.failed]
     assert first.reference == str(prefix)
     have = installed.conda_records(prefix)
     assert have["conda:python"][0].startswith(local_channel.VERSION)
     assert have["conda:gpu-tool"][0] == "2.0-0"
-    second = conda_line.verify("4.67.0", scripts=("probe", "train_step"))
+    second = conda_line.verify("4.67.0", scripts=("probe", "files"))
     assert second.error is None, second.error
     assert second.level >= Level.L1, [check.message for check in second.failed]
     assert second.digest != first.digest
