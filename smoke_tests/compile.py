@@ -19,6 +19,7 @@ COMPILERS = ("g++", "clang++", "c++")
 def compiles(ctx):
     """A small net runs compiled, forward and backward; without a compiler in the image there is nothing to check."""
     needs_compiler()  # asked first, since it costs nothing
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # a pool of processes for one kernel takes longer
     torch = ctx.stack("torch")
     ctx.environment.update(torch=str(torch.__version__), device="cpu")
     if not hasattr(torch, "compile"):
