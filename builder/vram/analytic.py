@@ -18,8 +18,6 @@ from builder.vram.layers import Kept, Tokens
 from builder.vram.loop import Architecture, TrainingLoop
 from builder.vram.parameters import Parameters
 
-# LoRA as people set it: adapters on query and value of every attention.
-LORA_PRODUCTS = 2
 # 8-bit Adam (bitsandbytes): two states of one byte, and one fp32 scale for every block of 256 elements of each.
 ADAM8BIT_STATE = 2 * (1 + 4 / 256)
 
@@ -70,7 +68,7 @@ def trained_parameters(arch: Architecture, loop: TrainingLoop, counted: Paramete
     """(parameters with a gradient, parameters of LoRA adapters)."""
     if loop.lora_rank:
         layers_ = arch.layers + 2 * arch.decoder_layers
-        adapters = layers_ * loop.lora_rank * (2 * arch.hidden + arch.inner + arch.kv_inner)
+        adapters = layers_ * loop.lora_rank * (layers.LORA_PRODUCTS * arch.hidden + arch.inner + arch.kv_inner)
         # peft keeps a classifier's own head trained beside the adapters.
         return adapters + (counted.head if arch.head(loop.head) == "classifier" else 0), adapters
     if loop.frozen == "backbone":
@@ -95,10 +93,10 @@ def optimizer_bytes(loop: TrainingLoop, trained: int, counted: Parameters) -> tu
         case "sgd-momentum":
             return w * trained, 0
         case "adafactor":
-            # torch's own: a row and a column a matrix, and per tensor the update in fp32.
-            return 0, w * trained
+            # torch's own: a row and a column a matrix, and the update of the tensor at hand.
+            return 0, one_tensor // 2
         case "adafactor-hf":
-            return 0, 2 * one_tensor
+            return 0, one_tensor
         case "adam8bit":
             return int(ADAM8BIT_STATE * trained), 0
         case _:
@@ -120,7 +118,10 @@ def _static(arch: Architecture, loop: TrainingLoop, counted: Parameters, trained
         gradients=w * trained,
         state=state if loop.steps > 1 else 0,
         state_temporary=temporary + (0 if loop.steps > 1 else state),
-        half_copies=2 * (counted.in_products + adapters) if loop.is_autocast else 0,
+        # Autocast caches copies of weights that need a gradient only; a frozen backbone's die at once.
+        half_copies=2 * (trained if loop.frozen == "backbone" else counted.in_products + adapters)
+        if loop.is_autocast
+        else 0,
         extra_tables=tables * w * arch.vocab * arch.hidden,
     )
 
@@ -220,7 +221,7 @@ def _moments(
     if not is_saved:
         # Nothing in front of the head needs a gradient, so nothing of it is saved: one layer's room is enough.
         kept = 0
-        room = max(block.kept for _, block in blocks)
+        room = max(block.work for _, block in blocks)
     elif loop.checkpointing:
         kept = sum(many * block.entry for many, block in blocks)
         room = max(block.kept + block.work for _, block in blocks)

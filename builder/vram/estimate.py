@@ -233,6 +233,9 @@ def _notes(loop: TrainingLoop, card: Card, is_old_stack: bool) -> tuple[str, ...
     notes = []
     if is_old_stack:
         notes.append("out of the calibrated range: releases before torch 2.0 kept other tensors, within 10 %")
+    if card.other_sizes:
+        size = card.other_sizes[-1]
+        notes.append(f"this is the smallest {card.name}; say `{card.name} {size}GB` for the one with {size} GiB")
     if card.total and not card.is_calibrated:
         notes.append(
             f"uncalibrated: the context of this card was not measured ({card.source}); "

@@ -13,6 +13,10 @@ from dataclasses import dataclass
 from builder.vram.loop import Architecture, TrainingLoop
 
 
+# LoRA as people set it (peft's defaults): adapters on query and value of every attention.
+LORA_PRODUCTS = 2
+
+
 @dataclass(frozen=True, slots=True)
 class Kept:
     """`kept`: saved by one layer. `entry`: what its checkpoint keeps. `work`: the most its backward pass adds."""
@@ -79,13 +83,23 @@ def activation_kept(name: str, loop: TrainingLoop) -> int:
     return 2 * lo
 
 
+def _consumers(loop: TrainingLoop) -> int:
+    """Products that keep the input of the attention: query, key and value; under LoRA the adapters of two of them."""
+    return LORA_PRODUCTS if loop.lora_rank else 3
+
+
+def _feed_forward(arch: Architecture, loop: TrainingLoop) -> int:
+    """Bytes an element of the inner width. A product with a frozen weight does not keep its input."""
+    return activation_kept(arch.activation, loop) - (loop.matmul_width if loop.lora_rank else 0)
+
+
 def post_norm(arch: Architecture, loop: TrainingLoop, at: Tokens) -> Kept:
     """BERT, RoBERTa, DistilBERT: attention, add, norm, feed-forward, add, norm."""
     e, lo, h, i, n = loop.weight_width, loop.matmul_width, arch.hidden, arch.intermediate, at.count
-    entry = 3 * lo if loop.is_autocast else e
-    norms = 2 * e + (lo if loop.is_autocast else e)
+    entry = _consumers(loop) * lo if loop.is_autocast else e
+    norms = 2 * e + (0 if loop.lora_rank else lo if loop.is_autocast else e)
     masks = (1 if arch.family == "distilbert" else 2) * has(arch.hidden_dropout)
-    kept = (entry + 4 * lo + norms + masks) * n * h + activation_kept(arch.activation, loop) * n * i
+    kept = (entry + 4 * lo + norms + masks) * n * h + _feed_forward(arch, loop) * n * i
     # Mean and deviation of both norms.
     kept += 2 * 2 * 4 * n
     return Kept(kept + attention_kept(arch, loop, at), e * n * h, _work(arch, loop, at))
@@ -95,9 +109,10 @@ def pre_norm(arch: Architecture, loop: TrainingLoop, at: Tokens) -> Kept:
     """GPT-2 and ViT: norm, attention, add, norm, feed-forward, add."""
     e, lo, h, i, n = loop.weight_width, loop.matmul_width, arch.hidden, arch.intermediate, at.count
     # GPT-2 computes query, key and value in one product, ViT in three that cast their input each.
-    copies = 3 if arch.family == "vit" and loop.is_autocast else 1
+    copies = _consumers(loop) if arch.family == "vit" and loop.is_autocast else 1
+    copies += 0 if loop.lora_rank else 1
     masks = 2 * has(arch.hidden_dropout)
-    kept = (2 * e + (copies + 1) * lo + 4 * lo + masks) * n * h + activation_kept(arch.activation, loop) * n * i
+    kept = (2 * e + copies * lo + 4 * lo + masks) * n * h + _feed_forward(arch, loop) * n * i
     kept += 2 * 2 * 4 * n
     if arch.family == "gpt2" and returns_cache(loop):
         # The kernels read contiguous copies; the cache keeps the product that key and value are views of.
@@ -120,10 +135,10 @@ def rms_norm_kept(loop: TrainingLoop, consumers: int) -> int:
 def llama(arch: Architecture, loop: TrainingLoop, at: Tokens) -> Kept:
     """Decoders with RMSNorm, rotary positions and a gated feed-forward part."""
     lo, h, i, n = loop.matmul_width, arch.hidden, arch.intermediate, at.count
-    kept = (rms_norm_kept(loop, 3) + rms_norm_kept(loop, 2)) * n * h
+    kept = (rms_norm_kept(loop, _consumers(loop)) + rms_norm_kept(loop, 0 if loop.lora_rank else 2)) * n * h
     # Key and value are repeated to all heads before the product.
     kept += 4 * lo * n * arch.inner
-    kept += 4 * lo * n * i
+    kept += (3 if loop.lora_rank else 4) * lo * n * i
     kept += 2 * 4 * n
     return Kept(kept + attention_kept(arch, loop, at), loop.weight_width * n * h, _work(arch, loop, at))
 

@@ -20,7 +20,10 @@ DEFAULT_CUDA = CudaVersion.parse("12.6")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Card:
-    """A GPU as an estimate needs it. Bytes. `is_calibrated`: its own offset was measured with this CUDA line."""
+    """A GPU as an estimate needs it. Bytes. `is_calibrated`: its own offset was measured with this CUDA line.
+
+    `other_sizes`: GiB that the same name is sold with beside the smallest, which is the one taken.
+    """
 
     name: str
     capability: tuple[int, int]
@@ -31,6 +34,7 @@ class Card:
     handles: int
     is_calibrated: bool
     source: str
+    other_sizes: tuple[int, ...] = ()
 
     @property
     def for_pool(self) -> int:
@@ -71,6 +75,7 @@ def card(name: str, catalog: Catalog, *, cuda: CudaVersion | None = None) -> Car
         handles=space["handles"],
         is_calibrated=is_calibrated,
         source=source,
+        other_sizes=tuple(sorted(gpu.vram_gib)[1:]),
     )
 
 

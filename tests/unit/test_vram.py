@@ -218,6 +218,13 @@ def test_a_row_counts_on_its_side_of_lazy_loading(catalog: Catalog) -> None:
     assert not offsets.card("V100", catalog).is_calibrated
 
 
+def test_a_card_of_several_sizes_is_the_smallest_and_says_so(catalog: Catalog) -> None:
+    small, large = offsets.card("A100", catalog), offsets.card("A100 80GB", catalog)
+    assert (small.total, large.total) == (40960 * MIB, 81920 * MIB)
+    found = estimate(models.find("bert-base", catalog), loop(), small, layer="analytic")
+    assert any("say `A100 80GB`" in note for note in found.notes)
+
+
 @pytest.mark.parametrize(("name", "code"), [("RTX 9999", "unknown-gpu"), ("sm_86", "gpu-without-memory")])
 def test_cards_that_are_none(catalog: Catalog, name: str, code: str) -> None:
     with pytest.raises(UsageError) as caught:
@@ -293,7 +300,7 @@ def test_changes_come_in_the_order_of_harm(catalog: Catalog) -> None:
 
 def test_a_model_that_needs_every_change_or_a_larger_card(catalog: Catalog) -> None:
     model = models.find("tinyllama", catalog)
-    for gpu, fits in (("RTX 3090", True), ("RTX 3060", False)):
+    for gpu, fits in (("RTX 3090", True), ("RTX 3060 8GB", False)):
         card = offsets.card(gpu, catalog)
         found = fit.fit(
             loop(batch=8, seq=2048, precision="fp32"), lambda c, k=card: estimate(model, c, k, layer="analytic")

@@ -37,6 +37,9 @@ def scratch(name: str, args: tuple[Any, ...], _result: Any) -> Iterable[int]:
         return _efficient_backward(args[1])
     if name.startswith("embedding_dense_backward"):
         return _embedding_backward(args[0], args[1], int(args[2]))
+    if name.startswith("logsumexp"):
+        # ReduceOps.cpp: exp(x - max) in full before it is summed.
+        return (args[0].numel() * args[0].element_size(),)
     return ()
 
 

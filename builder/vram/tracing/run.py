@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
-from typing import Any
-from unittest import mock
 
 import torch
 import transformers
@@ -14,7 +12,7 @@ import transformers
 from builder.vram.events import Trace
 from builder.vram.loop import TrainingLoop
 from builder.vram.models import Model
-from builder.vram.tracing import kernels, modelling, optimizers
+from builder.vram.tracing import contexts, kernels, modelling, optimizers
 from builder.vram.tracing.emulation import CudaBehaviour
 from builder.vram.tracing.tracker import Tracker
 
@@ -110,7 +108,7 @@ class _Step:
         tracker.thread = "forward"
         before = set(tracker.alive())
         copies: list[int] = []
-        with self._acting():
+        with self._forward():
             outputs = self.built(**batch)
             loss = modelling.loss_of(outputs)
             if self.behaviour is not None:
@@ -131,23 +129,19 @@ class _Step:
             outputs = None
         # GradScaler multiplies the loss, which costs one element.
         scaled = loss * 1.0
-        # Model code may run again in the backward pass. A checkpoint goes back into autocast for that; other code (the
-        # reversible layers of Reformer) does not. Tensor.backward would switch the mode off for all it calls.
-        with self._acting(is_autocast=loop.checkpointing):
+        with self._backward():
+            # Tensor.backward would go through the mode and switch it off for all that it calls.
             torch.autograd.backward(scaled)
-            if self.behaviour is not None:
-                self.behaviour.leave_autocast()
         tracker.mark([parameter.grad for parameter in self.parameters], "gradients")
         del outputs, loss, scaled, batch
 
-    @contextlib.contextmanager
-    def _acting(self, *, is_autocast: bool = True) -> Iterator[None]:
+    def _forward(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if self.behaviour is None else contexts.forward_pass(self.behaviour)
+
+    def _backward(self) -> contextlib.AbstractContextManager[None]:
         if self.behaviour is None:
-            yield
-            return
-        self.behaviour.is_active = is_autocast
-        with self.behaviour, _autocast_known(self.behaviour):
-            yield
+            return contextlib.nullcontext()
+        return contexts.backward_pass(self.behaviour, is_autocast=self.loop.checkpointing)
 
     @contextlib.contextmanager
     def _answering(self) -> Iterator[None]:
@@ -157,28 +151,6 @@ class _Step:
             return
         with CudaBehaviour(None):
             yield
-
-
-@contextlib.contextmanager
-def _autocast_known(behaviour: CudaBehaviour) -> Iterator[None]:
-    """Model code that leaves autocast for a few lines (rotary positions) names the device, and torch refuses meta."""
-    real = torch.autocast
-
-    @contextlib.contextmanager
-    def block(is_enabled: bool) -> Iterator[None]:
-        was, behaviour.is_active = behaviour.is_active, is_enabled and behaviour.is_active
-        try:
-            yield
-        finally:
-            behaviour.is_active = was
-
-    def autocast(device_type: str, *args: Any, enabled: bool = True, **kwargs: Any) -> Any:
-        if device_type == "meta":
-            return block(enabled)
-        return real(device_type, *args, enabled=enabled, **kwargs)
-
-    with mock.patch.object(torch, "autocast", autocast), mock.patch.object(torch.amp, "autocast", autocast):
-        yield
 
 
 @contextlib.contextmanager
