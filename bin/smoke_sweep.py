@@ -102,7 +102,7 @@ STACKS = (
     Stack(
         name="torch-2.1",
         python="3.10",
-        until="2024-01-15",
+        until="2024-03-01",
         packages=(
             "torch==2.1.2",
             "transformers==4.36.2",
@@ -210,7 +210,8 @@ def measured(stack: Stack, folder: Path, *, from_package_index: bool) -> dict[st
         python = installed(stack, folder, from_package_index=from_package_index)
     except subprocess.CalledProcessError as error:
         last = error.stderr.strip().splitlines()[-3:] if error.stderr else []
-        return {**entry, "outcome": f"not installed: {' '.join(last)}", "scripts": [], "seconds_by_check": {}}
+        reason = " ".join(" ".join(last).split())[:300]
+        return {**entry, "outcome": f"not installed: {reason}", "scripts": [], "seconds_by_check": {}}
     entry["install_seconds"] = round(time.monotonic() - started, 1)
     entry["packages"] = versions = locked(python)
     entry["python"] = told(python, "import platform; print(platform.python_version())")
@@ -308,7 +309,9 @@ def page(stacks: list[dict[str, Any]]) -> str:
     ]
     for entry in stacks:
         packages = entry.get("packages", {})
-        runtime = packages.get("onnxruntime") or f"{packages.get('onnxruntime-gpu', '')} (gpu)"
+        runtime = packages.get("onnxruntime", "")
+        if "onnxruntime-gpu" in packages:
+            runtime = f"{packages['onnxruntime-gpu']} (gpu)"
         seconds = sum(script["seconds"] for script in entry["scripts"])
         cells = [entry["name"], entry["date"], entry.get("python", ""), packages.get("torch", "")]
         cells += [packages.get("transformers", ""), runtime, packages.get("numpy", ""), entry.get("load_before", "")]
