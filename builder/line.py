@@ -31,6 +31,7 @@ from builder.lockfile import ImageLock
 from builder.resolution import Resolution
 from builder.resolve import Host, resolve_all
 from builder.results import CheckResult, ImageReport, Level, RunReport
+from builder.scripts import SCRIPTS
 from builder.sources import Sources
 from builder.spec import LoadedMatrix
 
@@ -311,7 +312,7 @@ def proven(
     *,
     limits: Limits,
     time_limit_s: float,
-    scripts: Sequence[str] = smoke.SCRIPTS,
+    scripts: Sequence[str] = SCRIPTS,
     files: Mapping[str, bytes] | None = None,
 ) -> dict[str, smoke.SmokeRun]:
     """Run the smoke scripts in every image that was built."""

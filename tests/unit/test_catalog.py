@@ -436,9 +436,7 @@ def test_a_name_of_several_chips_is_refused_with_the_candidates(catalog: Catalog
     assert "because Quadro RTX 6000 has compute capability 7.5" in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "name", ["", " ", "banana", "RTX", "A100 16GB", "A1000000", "RX 7900", "0", "🙂"]
-)
+@pytest.mark.parametrize("name", ["", " ", "banana", "RTX", "A100 16GB", "A1000000", "RX 7900", "0", "🙂"])
 def test_unknown_gpus(catalog: Catalog, name: str) -> None:
     assert catalog.gpu(name) is None
 
