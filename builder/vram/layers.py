@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from builder.vram.loop import Architecture, TrainingLoop
 
-
 # LoRA as people set it (peft's defaults): adapters on query and value of every attention.
 LORA_PRODUCTS = 2
 

@@ -78,6 +78,14 @@ def test_releases_of_torch_agree(row: Any) -> None:
     assert found.peak_reserved == pytest.approx(row["peak_reserved"], rel=0.05)
 
 
+@pytest.mark.parametrize("name", ["bert-base", "gpt2", "t5-small", "llama-3.2-1b"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16-pure"])
+def test_shortcuts_give_what_the_kernels_give(name: Any, precision: Any) -> None:
+    model, changes = find(name, layers=1), loop(batch=2, seq=64, precision=precision)
+    events = [run.trace(model, changes, takes_shortcuts=is_taken).events for is_taken in (True, False)]
+    assert events[0] == events[1]
+
+
 # --- the closed form is the trace
 
 

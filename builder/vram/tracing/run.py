@@ -28,6 +28,7 @@ def trace(
     device: str = "meta",
     is_native: bool = False,
     switched_off: frozenset[str] = frozenset(),
+    takes_shortcuts: bool = True,
 ) -> Trace:
     """The events of `loop`. `is_native` leaves CUDA's behaviour out: on `device="cpu"` the step then really runs."""
     started = time.perf_counter()
@@ -46,7 +47,11 @@ def trace(
         # Nothing of CUDA; only questions about data are answered.
         behaviour = CudaBehaviour(None, switched_off=frozenset({"dropout", "attention"}))
     tracker = Tracker(
-        found, device, scratch=None if is_native else kernels.scratch, workspace=0 if is_native else workspace
+        found,
+        device,
+        scratch=None if is_native else kernels.scratch,
+        workspace=0 if is_native else workspace,
+        takes_shortcuts=takes_shortcuts and not is_native,
     )
     tracker.phase("model")
     tracker.mark([*built.parameters(), *built.buffers()], "weights")

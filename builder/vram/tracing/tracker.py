@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from builder.vram.events import PHASE, Category, Event, Trace
+from builder.vram.tracing import shortcuts
 
 # Scratch of one kernel: called with the operator's name, arguments and result, gives sizes in bytes.
 Scratch = Callable[[str, tuple[Any, ...], Any], Iterable[int]]
@@ -26,12 +27,21 @@ class Tracker(TorchDispatchMode):
     `workspace`: bytes that a thread's first matrix product takes from the pool and keeps (cuBLAS).
     """
 
-    def __init__(self, trace: Trace, device: str, *, scratch: Scratch | None = None, workspace: int = 0) -> None:
+    def __init__(
+        self,
+        trace: Trace,
+        device: str,
+        *,
+        scratch: Scratch | None = None,
+        workspace: int = 0,
+        takes_shortcuts: bool = True,
+    ) -> None:
         super().__init__()
         self.trace = trace
         self.device = device
         self.scratch = scratch
         self.workspace = workspace
+        self.takes_shortcuts = takes_shortcuts and device == "meta"
         self.counts = sole_owner_counts()
         self.thread = "forward"
         self._threads_seen: set[str] = set()
@@ -113,7 +123,9 @@ class Tracker(TorchDispatchMode):
         if self.counts is not None and name == "add.Tensor" and is_accumulation(args, kwargs, self.counts):
             result = args[0].add_(args[1])
         else:
-            result = func(*args, **(kwargs or {}))
+            result = shortcuts.result(name, args, kwargs) if self.takes_shortcuts else NotImplemented
+            if result is NotImplemented:
+                result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
                 self.see(leaf)
