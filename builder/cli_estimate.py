@@ -74,6 +74,9 @@ def estimate(
     torch: Annotated[
         str | None, typer.Option("--torch", metavar="V", help="the release that will run it; default: a current one")
     ] = None,
+    transformers: Annotated[
+        str | None, typer.Option("--transformers", metavar="V", help="likewise; from 5.0 on a cache is no longer kept")
+    ] = None,
     cuda: Annotated[str | None, typer.Option("--cuda", metavar="V", help="its CUDA line, such as 12.6")] = None,
     expandable: Annotated[
         bool, typer.Option("--expandable-segments", help="the allocator's expandable segments")
@@ -112,7 +115,7 @@ def estimate(
         frozen=frozen,  # type: ignore[arg-type]
         lora_rank=lora,
     )
-    loop, is_old = stack.as_of(loop, torch)
+    loop, is_old = stack.as_of(loop, torch, transformers)
     models.check_length(found, loop)
     asked = _Asked(catalog, found, layer, cuda, expandable, is_old)
     if table:

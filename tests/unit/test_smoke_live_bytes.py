@@ -68,7 +68,7 @@ def test_older_torch_cannot_trace_which_holds_nothing_back(monkeypatch: Any, ver
 
 def test_an_estimate_for_another_loop_is_not_used() -> None:
     described = {**{name: vram_peak.script.defaults[name] for name in vram_peak.script.defaults}, "attention": "eager"}
-    params = {
+    params: dict[str, Any] = {
         "estimate_bytes": 5,
         "estimate_reserved_bytes": 6,
         "estimate_terms": {},

@@ -8,8 +8,33 @@ from typing import Any
 from unittest import mock
 
 import torch
+import transformers
+import transformers.cache_utils
 
 from builder.vram.tracing.emulation import CudaBehaviour
+
+
+@contextlib.contextmanager
+def cache_as_it_came() -> Iterator[None]:
+    """Release 4 of transformers kept the first keys and values as they came; release 5 joins them to an empty tensor,
+    which copies them. The copy is what the products would make anyway, so release 4 holds one more of each.
+    """
+    layer = getattr(transformers.cache_utils, "DynamicLayer", None)
+    if layer is None:
+        yield
+        return
+    joined = layer.update
+
+    def update(self: Any, keys: torch.Tensor, values: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if self.is_initialized:
+            return joined(self, keys, values, *args, **kwargs)
+        self.device, self.is_initialized = keys.device, True
+        self.dtype = keys.dtype
+        self.keys, self.values = keys, values
+        return keys, values
+
+    with mock.patch.object(layer, "update", update):
+        yield
 
 
 @contextlib.contextmanager

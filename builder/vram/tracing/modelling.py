@@ -12,6 +12,7 @@ import transformers
 from builder.errors import UsageError
 from builder.vram.loop import Head, TrainingLoop
 from builder.vram.models import Model
+from builder.vram.tracing import contexts
 
 AUTO = {
     "classifier": "AutoModelForSequenceClassification",
@@ -167,7 +168,33 @@ def batch(model: Model, built: torch.nn.Module, loop: TrainingLoop, device: str)
         made["next_sentence_label"] = torch.zeros(loop.batch, dtype=torch.long, device=device)
     if "labels" in wanted:
         made["labels"] = torch.zeros(*labels_shape, dtype=torch.long, device=device)
+    if head == "seq2seq" and returns_no_cache_with_labels() and loop.use_cache and not loop.checkpointing:
+        made["decoder_input_ids"] = torch.zeros(*labels_shape, dtype=torch.long, device=device)
     return made
+
+
+def returns_no_cache_with_labels() -> bool:
+    """From transformers 5 on, a model that is given labels returns no keys and values; release 4 does."""
+    return int(transformers.__version__.split(".")[0]) >= 5
+
+
+def options(built: torch.nn.Module, loop: TrainingLoop) -> dict[str, Any]:
+    """Said outright, since releases of transformers differ in what they take by themselves."""
+    if "use_cache" not in inspect.signature(built.forward).parameters:
+        return {}
+    return {"use_cache": loop.use_cache and not loop.checkpointing}
+
+
+def outputs_and_loss(built: torch.nn.Module, batch: dict[str, Any], loop: TrainingLoop) -> tuple[Any, torch.Tensor]:
+    """As the loop has them. Where release 5 acts as release 4, the loss is worked out here, as the model does it."""
+    if "decoder_input_ids" not in batch:
+        outputs = built(**batch, **options(built, loop))
+        return outputs, loss_of(outputs)
+    given = {key: value for key, value in batch.items() if key != "labels"}
+    with contexts.cache_as_it_came():
+        outputs = built(**given, **options(built, loop))
+    logits = outputs.logits
+    return outputs, torch.nn.functional.cross_entropy(logits.view(-1, logits.shape[-1]), batch["labels"].view(-1))
 
 
 def loss_of(outputs: Any) -> torch.Tensor:

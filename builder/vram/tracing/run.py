@@ -114,8 +114,7 @@ class _Step:
         before = set(tracker.alive())
         copies: list[int] = []
         with self._forward():
-            outputs = self.built(**batch)
-            loss = modelling.loss_of(outputs)
+            outputs, loss = modelling.outputs_and_loss(self.built, batch, loop)
             if self.behaviour is not None:
                 copies = [
                     identity
