@@ -72,6 +72,12 @@ def recommend(
     driver: Annotated[str | None, typer.Option("--driver", metavar="V", help="the NVIDIA driver")] = None,
     torch: Annotated[str | None, typer.Option("--torch", metavar="V", help="a version or range that must hold")] = None,
     python: Annotated[str | None, typer.Option("--python", metavar="X.Y")] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="MODEL", help="name the smallest card that trains it, and serve it")
+    ] = None,
+    batch: Annotated[int, typer.Option("--batch", metavar="N", help="with --model")] = 8,
+    seq: Annotated[int, typer.Option("--seq", metavar="N", help="with --model")] = 512,
+    precision: Annotated[str, typer.Option("--precision", help="with --model: fp32, fp16 or bf16")] = "fp16",
     count: Annotated[int, typer.Option("--count", "-n", help="how many sets to show")] = 5,
     as_json: Json = False,
     facts: Facts = None,
@@ -79,10 +85,24 @@ def recommend(
     """The newest sets of torch, CUDA variant, Python and neighbours that run on these cards with this driver."""
     from builder import recommend as recommending  # noqa: PLC0415
 
+    cards: tuple[Any, ...] = ()
+    if model is not None:
+        from builder.cli_estimate import smallest_cards  # noqa: PLC0415
+
+        cards = smallest_cards(open_catalog(facts), model, batch, seq, precision)
+        gpu = gpu or [cards[0].name]
     if not gpu and not driver:
         raise UsageError("recommend-nothing", "neither a card nor a driver is named", hint='say --gpu "RTX 3090"')
     wish = recommending.Wish.parse(gpus=tuple(gpu or ()), driver=driver, torch=torch, python=python)
     answer = recommending.recommend(wish, open_catalog(facts), count=count)
-    print_data(json.dumps(answer.to_json(), ensure_ascii=False, indent=1) if as_json else recommending.text(answer))
+    if as_json:
+        smallest = {"cards": [{"name": c.name, "estimate": c.estimate.as_json()} for c in cards]} if cards else {}
+        print_data(json.dumps({**answer.to_json(), **smallest}, ensure_ascii=False, indent=1))
+    else:
+        if cards:
+            from builder.vram.smallest import text as card_text  # noqa: PLC0415
+
+            print_data(card_text(cards) + "\n")
+        print_data(recommending.text(answer))
     if not answer.sets:
         raise typer.Exit(ConflictError.exit_status)

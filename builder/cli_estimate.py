@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from builder.vram.estimate import VramEstimate
     from builder.vram.loop import TrainingLoop
     from builder.vram.models import Model
+    from builder.vram.smallest import Fitting
 
 
 def register(app: typer.Typer) -> None:
@@ -30,7 +31,9 @@ def _size(name: str) -> Any:
 
 def estimate(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="a known name, a config.json, or a family with sizes")],
-    batch: Annotated[str, typer.Option("--batch", metavar="N[,N...]", help="samples a step; several with --table")],
+    batch: Annotated[
+        str | None, typer.Option("--batch", metavar="N[,N...]", help="samples a step; several with --table")
+    ] = None,
     seq: Annotated[
         str, typer.Option("--seq", metavar="N[,N...]", help="tokens a sample; several with --table")
     ] = "512",
@@ -94,6 +97,10 @@ def estimate(
     from builder.vram import models, report, stack  # noqa: PLC0415
     from builder.vram.loop import TrainingLoop  # noqa: PLC0415
 
+    if batch is None:
+        if not fit:
+            raise UsageError("vram-no-batch", "no batch is given", hint="say --batch 8, or --fit for the largest")
+        batch = "1"
     catalog = open_catalog(facts)
     sizes = {"hidden": hidden, "layers": layers, "heads": heads, "intermediate": intermediate, "vocab": vocab}
     found = models.find(model, catalog, sizes={key: value for key, value in sizes.items() if value is not None})
@@ -175,6 +182,17 @@ class _Asked:
     def quick_layer(self) -> str | None:
         """Searches ask many times: the closed form, unless another layer was named or there is none."""
         return self.layer or ("analytic" if self.model.architecture is not None else None)
+
+
+def smallest_cards(catalog: Catalog, model: str, batch: int, seq: int, precision: str) -> tuple[Fitting, ...]:
+    """For `recommend --model`: a plain AdamW loop of these sizes."""
+    from builder.vram import models, smallest  # noqa: PLC0415
+    from builder.vram.loop import TrainingLoop  # noqa: PLC0415
+
+    found = models.find(model, catalog)
+    loop = TrainingLoop(batch=batch, seq=seq, precision=precision)  # type: ignore[arg-type]  # it checks the word
+    models.check_length(found, loop)
+    return smallest.smallest_cards(found, loop, catalog)
 
 
 def _fit(asked: _Asked, loop: TrainingLoop, gpu: str | None, as_json: bool) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from builder.catalog import Catalog
-from builder.errors import UsageError
+from builder.errors import ConflictError, UsageError
 from builder.versions import CudaVersion
-from builder.vram import calibration, fit, models, offsets, parameters, points, report, smoke_estimate, stack
+from builder.vram import calibration, fit, models, offsets, parameters, points, report, smallest, smoke_estimate, stack
 from builder.vram.allocator import OutOfMemoryError
 from builder.vram.analytic import analytic
 from builder.vram.estimate import VramEstimate, estimate
@@ -307,6 +307,17 @@ def test_a_model_that_needs_every_change_or_a_larger_card(catalog: Catalog) -> N
         )
         assert bool(found.changes) is fits
         assert report.fit_text(found)
+
+
+def test_the_smallest_card(catalog: Catalog) -> None:
+    found = smallest.smallest_cards(models.find("bert-large", catalog), loop(batch=16, seq=512), catalog)
+    totals = [fitting.estimate.card.total for fitting in found]
+    assert totals == sorted(totals)
+    assert all(fitting.estimate.verdict == "fits" for fitting in found)
+    assert totals[0] < 24 * GIB
+    assert found[0].name in smallest.text(found)
+    with pytest.raises(ConflictError, match="no card trains `llama-2-13b`"):
+        smallest.smallest_cards(models.find("llama-2-13b", catalog), loop(batch=512, seq=4096), catalog)
 
 
 def test_text_and_json(catalog: Catalog) -> None:
