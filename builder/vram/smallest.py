@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from builder.errors import ConflictError
 from builder.vram import offsets
-from builder.vram.estimate import VramEstimate, estimate
+from builder.vram.estimate import Layer, VramEstimate, estimate
 from builder.vram.report import gib
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Fitting:
 
 def smallest_cards(model: Model, loop: TrainingLoop, catalog: Catalog, *, count: int = 3) -> tuple[Fitting, ...]:
     """The first is the smallest; newer generations come first among equals. ConflictError: none is large enough."""
-    layer = "analytic" if model.architecture is not None else None
+    layer: Layer | None = "analytic" if model.architecture is not None else None
     found: list[tuple[int, int, Fitting]] = []
     for order, gpu in enumerate(reversed(catalog.gpus())):
         if gpu.kind == "embedded":
