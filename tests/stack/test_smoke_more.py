@@ -233,10 +233,13 @@ COMPILE_FAULTS = {
         """
         import torch
         real = torch.compile
-        def compile(model, *args, **kwargs):
-            compiled = real(model, *args, backend="eager")
-            return lambda data: compiled(data) + 0.01
-        torch.compile = compile
+        class Wrong(torch.nn.Module):
+            def __init__(self, inner):
+                super().__init__()
+                self.inner = inner
+            def forward(self, data):
+                return self.inner(data) + 0.01
+        torch.compile = lambda model, *args, **kwargs: Wrong(real(model, backend="eager"))
         """,
         {"equals_eager": "compiled-differs"},
     ),
@@ -377,15 +380,19 @@ ONNX_FAULTS = {
     "an exporter that forgets one opset": (
         """
         import torch
+        import functools
         export = torch.onnx.export
+        @functools.wraps(export)
         def wrong(model, *args, **kwargs):
             if kwargs["opset_version"] in (10, 14) and "opset-" in str(args[1]):
                 for tensor in model.parameters():
                     tensor.data.mul_(1.5)
-            export(model, *args, **kwargs)
-            for tensor in model.parameters():
-                if kwargs["opset_version"] in (10, 14) and "opset-" in str(args[1]):
-                    tensor.data.div_(1.5)
+            try:
+                return export(model, *args, **kwargs)
+            finally:
+                for tensor in model.parameters():
+                    if kwargs["opset_version"] in (10, 14) and "opset-" in str(args[1]):
+                        tensor.data.div_(1.5)
         torch.onnx.export = wrong
         """,
         {"opsets": "outputs-differ"},
@@ -394,7 +401,9 @@ ONNX_FAULTS = {
     "an exporter that knows no old opset": (
         """
         import torch
+        import functools
         export = torch.onnx.export
+        @functools.wraps(export)
         def wrong(model, *args, **kwargs):
             if "opset-" in str(args[1]):
                 raise RuntimeError("Unsupported: ONNX export of operator")
