@@ -302,10 +302,10 @@ def on_gpu(ctx):
     )
 
 
-script.check("accumulation", run_level, needs=["run"])(_train_more.accumulation_equal)
+script.check("accumulation", run_level, needs=["run", "gradients_reach_all"])(_train_more.accumulation_equal)
 script.check("checkpoint", run_level, needs=["run"])(_train_more.checkpoint_resumes)
 script.check("seed", run_level, needs=["run"])(_train_more.seed_repeats)
-script.check("layer_rates", run_level, needs=["run"])(_train_more.layer_rates)
+script.check("layer_rates", run_level, needs=["run", "gradients_reach_all"])(_train_more.layer_rates)
 script.check("device_mix", "L3", needs=["run"])(_train_more.device_mix)
 
 
