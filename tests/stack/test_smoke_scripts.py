@@ -218,6 +218,10 @@ def test_a_collapsing_scale_is_found(run, python):
         "weights_change": "weights-unchanged",
         "optimizer_steps": "steps-skipped",
         "scale_kept": "scale-collapsed",
+        # NaN equals nothing, itself included.
+        "accumulation": "accumulation-differs",
+        "checkpoint": "resume-differs",
+        "seed": "seed-not-repeatable",
     }
 
 
@@ -232,7 +236,10 @@ def test_a_gpu_that_is_asked_for_and_missing(run, python):
 def test_a_loop_that_does_not_run(run):
     params = {**SMALL_BERT, "device": "cpu", "precision": "bf16"}
     _, checks = run("vram_peak", params=params, fault=TRAIN_FAULTS["step that raises"][0])
-    assert codes(checks) == {"loop": "step-failed"}
+    found = codes(checks)
+    # Where this torch can be traced, the step that raises is met there a second time.
+    assert found.pop("live_bytes", "trace-failed") == "trace-failed"
+    assert found == {"loop": "step-failed"}
 
 
 AROUND_EXPORT = """
