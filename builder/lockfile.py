@@ -5,10 +5,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import os
 import re
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any, Literal
 
 from packaging.utils import canonicalize_name
 
+from builder.atomic import write_whole
 from builder.errors import TorchproofError, UsageError
 from builder.lock_values import (
     FaultError,
@@ -160,19 +159,7 @@ def dumps(lock: ImageLock) -> str:
 
 def write(lock: ImageLock, path: Path) -> None:
     """Replace `path` in one step: a reader sees the old lock or the new one, never a part of one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
-            stream.write(dumps(lock))
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.chmod(0o644)  # mkstemp makes files that nobody else can read
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    write_whole(path, dumps(lock))
 
 
 def _body(lock: ImageLock) -> str:
