@@ -17,10 +17,10 @@ SMOKE_TESTS = Path(__file__).parents[2] / "smoke_tests"
 sys.path.insert(0, str(SMOKE_TESTS))
 
 WRITES_BYTECODE = sys.dont_write_bytecode
+import _cuda_files  # noqa: E402
 import _elf  # noqa: E402
 import _libraries  # noqa: E402
 import _metadata  # noqa: E402
-import files  # noqa: E402
 
 sys.dont_write_bytecode = WRITES_BYTECODE  # the scripts switch it for their own process
 
@@ -286,8 +286,8 @@ def test_names_of_cuda_libraries(name, stem):
 
 
 def test_versions_that_libraries_tell_as_one_number():
-    assert [files.cudnn_version(value) for value in (8902, 90100)] == ["8.9.2", "9.1.0"]
-    assert [files.nccl_version(value) for value in (2708, 21805)] == ["2.7.8", "2.18.5"]
+    assert [_cuda_files.cudnn_version(value) for value in (8902, 90100)] == ["8.9.2", "9.1.0"]
+    assert [_cuda_files.nccl_version(value) for value in (2708, 21805)] == ["2.7.8", "2.18.5"]
 
 
 def test_old_metadata_pins_too():
