@@ -32,7 +32,7 @@ TIME_LIMIT_S = 300.0
 
 sys.path[:0] = [str(ROOT), str(SMOKE_TESTS)]
 
-from builder.scripts import BY_NAME, SCRIPTS  # noqa: E402 - the folder of the tool is on the path only now
+from builder.scripts import BY_NAME, SENT  # noqa: E402 - the folder of the tool is on the path only now
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -220,7 +220,7 @@ def measured(stack: Stack, folder: Path, *, from_package_index: bool) -> dict[st
     variant = told(
         python, "import torch; print('cu' + torch.version.cuda.replace('.', '') if torch.version.cuda else 'cpu')"
     )
-    for script in SCRIPTS:
+    for script in SENT:
         if BY_NAME[script].concerns(versions):
             documents.append(ran(python, script, folder, entry["python"], variant, versions))
     checks = [check for document in documents for check in document["checks"]]
@@ -321,12 +321,12 @@ def page(stacks: list[dict[str, Any]]) -> str:
         "",
         "## Seconds by script",
         "",
-        "| stack | " + " | ".join(SCRIPTS) + " |",
-        "|---" * (len(SCRIPTS) + 1) + "|",
+        "| stack | " + " | ".join(SENT) + " |",
+        "|---" * (len(SENT) + 1) + "|",
     ]
     for entry in stacks:
         took = {script["script"]: f"{script['seconds']:.1f}" for script in entry["scripts"]}
-        lines.append(f"| {entry['name']} | " + " | ".join(took.get(name, "") for name in SCRIPTS) + " |")
+        lines.append(f"| {entry['name']} | " + " | ".join(took.get(name, "") for name in SENT) + " |")
     failures = [(entry["name"], failure) for entry in stacks for failure in entry.get("failures", [])]
     if failures:
         lines += ["", "## What failed", ""]

@@ -90,6 +90,7 @@ def checks_against(lock: ImageLock, prefix: Path) -> list[CheckResult]:
 
 
 def _versions(lock: ImageLock, prefix: Path) -> CheckResult:
+    """What is installed in an environment that somebody else made is what the lock names."""
     have: dict[str, str] = {
         canonicalize_name(name): version for name, (version, _) in installed.records(prefix).items()
     }
@@ -115,7 +116,7 @@ def _versions(lock: ImageLock, prefix: Path) -> CheckResult:
 
 
 def _files(prefix: Path, names: set[str]) -> CheckResult:
-    """Against the environment's own RECORD files: which wheel they came from cannot be told any more."""
+    """Every file is as the environment's own RECORD files say; which wheel it came from cannot be told any more."""
     own = installed_record.take(prefix, image_id="")
     found = installed_record.changes(own, prefix)
     parts = (found.changed_files, found.missing_files)

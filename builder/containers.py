@@ -1,4 +1,6 @@
-"""What a container of a smoke run is given, and what an engine's own description says. Pure but for reading /proc."""
+"""What a container of a smoke run is given, and what an engine's own description says. Pure but for reading /proc and
+the descriptions of devices.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,12 @@ import os
 import socket
 import tarfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+import yaml
 
 from builder.engine import Limits
 from builder.nvml import HostGpus
@@ -173,3 +178,15 @@ def _started(pid: int) -> str | None:
     except OSError:
         return None
     return stat.rpartition(")")[2].split()[19]
+
+
+def cdi_kinds(folders: Sequence[Path]) -> list[str]:
+    """The `kind` of every CDI description that the engine reads, such as `nvidia.com/gpu`."""
+    kinds = []
+    for folder in folders:
+        for path in sorted([*folder.glob("*.yaml"), *folder.glob("*.json")]):
+            with suppress(OSError, yaml.YAMLError):
+                found = yaml.safe_load(path.read_text(encoding="utf-8"))
+                if isinstance(found, dict) and found.get("devices"):
+                    kinds.append(str(found.get("kind")))
+    return kinds

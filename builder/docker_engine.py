@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import shutil
@@ -10,13 +11,12 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import docker
-import yaml
 from docker.constants import MINIMUM_DOCKER_API_VERSION
 from docker.context import ContextAPI
 from docker.errors import APIError, DockerException, NotFound
@@ -24,6 +24,7 @@ from docker.types import DeviceRequest, Ulimit
 from docker.utils.socket import frames_iter
 
 from builder.bake import BakeLog, bake_argv, base_image_error, digests_by_name, failure_error, image_ids
+from builder.chunks import ChunkStream
 from builder.containers import (
     OWNER_LABEL,
     RUN_LABEL,
@@ -31,6 +32,7 @@ from builder.containers import (
     SMOKE_FOLDER,
     GpuAccess,
     archive,
+    cdi_kinds,
     container_options,
     gpu_access,
     is_orphan,
@@ -140,7 +142,7 @@ class DockerEngine:
         host = read_host_gpus() if self._local else None
         folders = [Path(folder) for folder in info.get("CDISpecDirs") or []] if self._local else []
         has_hook = self._local and shutil.which("nvidia-container-runtime-hook") is not None
-        return gpu_access(info, host, has_hook=has_hook, cdi_devices=_cdi_kinds(folders))
+        return gpu_access(info, host, has_hook=has_hook, cdi_devices=cdi_kinds(folders))
 
     def build(self, plan: BuildPlan, on_line: Callable[[str], None]) -> Mapping[str, BuiltImage]:
         """Every target of the plan, in one bake; lines reach `on_line` and the log without what the secrets hold."""
@@ -210,6 +212,16 @@ class DockerEngine:
             log_file=log_file,
             layers=layers,
         )
+
+    @contextmanager
+    def saved(self, image: BuiltImage) -> Iterator[IO[bytes]]:
+        """The engine puts the layers together in its own folder first, so the first byte takes a while."""
+        with _engine_errors(f"save {image.reference}"):
+            chunks = self._client.api.get_image(image.digest, chunk_size=2**20)
+            try:
+                yield io.BufferedReader(ChunkStream(chunks), 2**20)
+            finally:
+                chunks.close()
 
     @contextmanager
     def session(
@@ -380,15 +392,3 @@ def _gpu_request(access: GpuAccess) -> list[DeviceRequest]:
         # Without "compute" and "utility" the container gets neither libcuda nor NVML.
         return [DeviceRequest(count=-1, capabilities=[["gpu", "compute", "utility"]])]
     return []
-
-
-def _cdi_kinds(folders: Sequence[Path]) -> list[str]:
-    """The `kind` of every CDI description that the engine reads, such as `nvidia.com/gpu`."""
-    kinds = []
-    for folder in folders:
-        for path in sorted([*folder.glob("*.yaml"), *folder.glob("*.json")]):
-            with suppress(OSError, yaml.YAMLError):
-                found = yaml.safe_load(path.read_text(encoding="utf-8"))
-                if isinstance(found, dict) and found.get("devices"):
-                    kinds.append(str(found.get("kind")))
-    return kinds

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import IO, Literal, Protocol, runtime_checkable
 
 EngineKind = Literal["docker", "in-place"]
 
@@ -76,6 +76,14 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Budget:
+    """Bytes that an image, and the packages in it, may take; None: their size is told and not judged."""
+
+    image_bytes: int | None = None
+    packages_bytes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ExecResult:
     """`exit_status` is None when the process was stopped at its time limit."""
 
@@ -142,4 +150,13 @@ class Settling(Protocol):
 
     def place_of(self, image: BuiltImage) -> Path | None:
         """Where the image stands once it is proven; None when it has no other place."""
+        ...
+
+
+@runtime_checkable
+class Saving(Protocol):
+    """An engine that can hand out the layers of what it built."""
+
+    def saved(self, image: BuiltImage) -> AbstractContextManager[IO[bytes]]:
+        """The image of this digest in the form of `docker save`: a tar that is read once, from its start."""
         ...

@@ -20,6 +20,7 @@ def checks_of_pins(resolution: Resolution, lock: ImageLock) -> list[CheckResult]
 
 
 def _fit(resolution: Resolution) -> CheckResult:
+    """Resolve found no conflict among the facts; where it finds one, the line stops there with exit 4."""
     facts = [fact for choice in resolution.choices for fact in choice.because]
     return CheckResult(
         id="pins.fit",
@@ -31,6 +32,7 @@ def _fit(resolution: Resolution) -> CheckResult:
 
 
 def _locked(resolution: Resolution, lock: ImageLock) -> CheckResult:
+    """Every requirement of the matrix and of the facts is met by a locked file with its hash."""
     versions = {package.name: package.version for package in lock.packages}
     unmet = []
     for requirement in resolution.requirements:
@@ -62,7 +64,7 @@ def _locked(resolution: Resolution, lock: ImageLock) -> CheckResult:
 
 
 def _gpus(resolution: Resolution) -> CheckResult:
-    """A card of which no fact speaks is not proven here: the probe reads the compiled code from the image (L1)."""
+    """By the facts the build has code for every target card; of a card that no fact knows, the probe tells in L1."""
     if not resolution.gpus:
         why = "no target GPU is stated"
     elif resolution.undecided_gpus:
@@ -80,7 +82,7 @@ def _gpus(resolution: Resolution) -> CheckResult:
 
 
 def _driver(resolution: Resolution) -> CheckResult:
-    """The rule itself stands in resolve; here it is told whether there was a driver to hold it against."""
+    """The stated driver is new enough for the build; the rule itself stands in resolve."""
     if resolution.variant == "cpu":
         return CheckResult(
             id="pins.driver",

@@ -21,16 +21,16 @@ from typing import Protocol
 
 import uv
 
-from builder import __version__, lockfile, render, smoke, spec, staleness, verdict
+from builder import __version__, image_checks, lockfile, render, smoke, spec, staleness, verdict
 from builder import lock as locking
 from builder.catalog import Catalog
-from builder.engine import BuildPlan, BuildTarget, BuiltImage, Engine, Limits
+from builder.engine import Budget, BuildPlan, BuildTarget, BuiltImage, Engine, Limits
 from builder.errors import BuildError, StaleLockError, TorchproofError, UsageError
 from builder.level0 import checks_of_pins
 from builder.lockfile import ImageLock
 from builder.resolution import Resolution
 from builder.resolve import Host, resolve_all
-from builder.results import CheckResult, ImageReport, Level, RunReport
+from builder.results import CheckResult, ImageLayer, ImageReport, Level, RunReport
 from builder.scripts import SCRIPTS
 from builder.sources import Sources
 from builder.spec import LoadedMatrix
@@ -82,6 +82,7 @@ class Work:
     error: TorchproofError | None = None
     stage: str = "resolve"
     checks: list[CheckResult] = field(default_factory=list)
+    layers: tuple[ImageLayer, ...] = ()
 
 
 def plan(path: Path, catalog: Catalog, *, patterns: Sequence[str] = (), host: Host | None = None) -> Plan:
@@ -314,8 +315,11 @@ def proven(
     time_limit_s: float,
     scripts: Sequence[str] = SCRIPTS,
     files: Mapping[str, bytes] | None = None,
+    budget: Budget | None = None,
 ) -> dict[str, smoke.SmokeRun]:
-    """Run the smoke scripts in every image that was built."""
+    """Run the smoke scripts in every image that was built, and look at the image as a whole."""
+    budget = budget or Budget()
+    params = {"files": {"budget_bytes": budget.packages_bytes}} if budget.packages_bytes else {}
     runs: dict[str, smoke.SmokeRun] = {}
     has_gpu = bool(engine.info().gpus)
     for work in works:
@@ -333,9 +337,14 @@ def proven(
                 time_limit_s=time_limit_s,
                 gpus=has_gpu,
                 scripts=scripts,
+                params=params,
                 files=files,
                 on_step=lambda script: progress.line(f"running {script}"),
             )
+            if "image" in scripts:
+                progress.line("reading the layers of the image")
+                found, work.layers = image_checks.run(work.lock, work.image, engine, budget_bytes=budget.image_bytes)
+                work.checks += found
         except TorchproofError as error:
             work.error = error
     return runs
@@ -359,6 +368,7 @@ def image_report(work: Work, run: smoke.SmokeRun | None, *, engine: Engine | Non
         digest_kind=image.digest_kind if image else None,
         size_bytes=image.size_bytes if image else None,
         layers=image.layers if image else (),
+        image_layers=work.layers,
         build_seconds=round(image.seconds, 1) if image else None,
         build_log=str(image.log_file) if image and image.log_file else None,
         lock_digest=lockfile.digest(lock) if lock else None,

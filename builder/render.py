@@ -242,11 +242,15 @@ def _python_packages(lock: ImageLock) -> list[str]:
     return packages
 
 
+def title(group: Group) -> str:
+    """What a layer holds, in words."""
+    return _TITLES.get(group.name, "packages that are built from source")
+
+
 def _requirements(lock: ImageLock, group: Group) -> str:
     options = [] if group.is_source else ["--only-binary :all:"]
-    title = _TITLES.get(group.name, "packages that are built from source")
     return _template("requirements.txt.j2").render(
-        image_id=lock.image_id, title=title, options=options, packages=group.packages
+        image_id=lock.image_id, title=title(group), options=options, packages=group.packages
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from builder import verdict
 from builder.atomic import write_whole
-from builder.results import CheckResult, ImageReport, Level, RunReport
+from builder.results import CheckResult, ImageLayer, ImageReport, Level, RunReport
 
 LEVEL_NAMES = {
     Level.L0: "pins",
@@ -39,6 +39,8 @@ def _image(image: ImageReport, report: RunReport) -> list[str]:
         lines.append(f"  {what:<12}{image.reference}")
         lines.append(f"  {'digest':<12}{image.digest} ({kind[str(image.digest_kind)]})")
         lines.append(f"  {'built':<12}{_built(image, report)}")
+    if image.image_layers:
+        lines.append(f"  {'layers':<12}{largest(image.image_layers)}")
     if image.lock_digest:
         count = f"{len(image.packages)} packages, every file with its hash"
         if image.source_built:
@@ -56,6 +58,21 @@ def _image(image: ImageReport, report: RunReport) -> list[str]:
     for warning in image.warnings:
         lines.append(f"  warning: {warning}")
     return lines
+
+
+_MIB = 2.0**20
+
+
+def largest(layers: Sequence[ImageLayer], most: int = 4) -> str:
+    """The largest layers in words, each with what it holds or what made it; the rest is counted."""
+    by_size = [layer for layer in sorted(layers, key=lambda one: -one.size_bytes) if layer.size_bytes >= _MIB][:most]
+    words = [f"{layer.size_bytes / _MIB:.0f} MiB {layer.holds or shortened(layer.step)}" for layer in by_size]
+    rest = len(layers) - len(words)
+    return "; ".join([*words, f"{rest} smaller"] if rest and words else words)
+
+
+def shortened(step: str, most: int = 48) -> str:
+    return step if len(step) <= most else f"{step[: most - 1].rstrip()}…"
 
 
 def headline(image: ImageReport) -> str:

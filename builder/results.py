@@ -82,6 +82,15 @@ class GpuVerdict(_Model):
     reason: str | None = None
 
 
+class ImageLayer(_Model):
+    """One layer of an image. `holds` is what a lock put there, in words; None where only the step tells."""
+
+    digest: str
+    size_bytes: int
+    step: str
+    holds: str | None = None
+
+
 class ImageReport(_Model):
     """Everything found out about one image.
 
@@ -97,6 +106,7 @@ class ImageReport(_Model):
     digest_kind: Literal["image-id", "manifest", "installed-files"] | None = None
     size_bytes: int | None = None
     layers: tuple[int, ...] = ()
+    image_layers: tuple[ImageLayer, ...] = ()
     build_seconds: float | None = None
     build_log: str | None = None
     lock_digest: str | None = None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from builder import line, render, settle
 from builder.catalog import Catalog
-from builder.engine import Limits
+from builder.engine import Budget, Limits
 from builder.engines import Chosen
 from builder.errors import TorchproofError
 from builder.line import Folders, Plan, Progress, Work
@@ -83,7 +83,7 @@ class Run:
                 work.error = error
 
     def smoke_all(self) -> RunReport:
-        settings = self.plan.loaded.matrix.smoke
+        settings, sizes = self.plan.loaded.matrix.smoke, self.plan.loaded.matrix.budget
         runs = line.proven(
             self.works,
             self.chosen.engine,
@@ -91,6 +91,10 @@ class Run:
             limits=Limits(memory_bytes=size_bytes(settings.memory), shm_bytes=size_bytes(settings.shm)),
             time_limit_s=float(settings.time_limit),
             scripts=self.scripts,
+            budget=Budget(
+                image_bytes=size_bytes(sizes.image) if sizes.image else None,
+                packages_bytes=size_bytes(sizes.packages) if sizes.packages else None,
+            ),
         )
         engine = self.chosen.engine
         images = []

@@ -12,11 +12,15 @@ from builder.verdict import NOT_APPLICABLE
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Script:
-    """`level` is the lowest that its checks prove. With `packages`, it concerns images that have one of them."""
+    """`level` is the lowest that its checks prove. With `packages`, it concerns images that have one of them.
+
+    `on_host`: nothing is sent into the image; the checks are made on this machine, of what the engine built.
+    """
 
     name: str
     level: Level
     packages: tuple[str, ...] = ()
+    on_host: bool = False
 
     def concerns(self, locked: Collection[str]) -> bool:
         return not self.packages or any(package in locked for package in self.packages)
@@ -26,6 +30,7 @@ class Script:
 TABLE = (
     Script(name="probe", level=Level.L1),
     Script(name="files", level=Level.L1),
+    Script(name="image", level=Level.L1, on_host=True),
     Script(name="train_step", level=Level.L2),
     Script(name="vram_peak", level=Level.L2),
     Script(name="onnx_round_trip", level=Level.L2, packages=("onnxruntime", "onnxruntime-gpu")),
@@ -37,6 +42,7 @@ TABLE = (
     Script(name="card", level=Level.L2),
 )
 SCRIPTS = tuple(script.name for script in TABLE)
+SENT = tuple(script.name for script in TABLE if not script.on_host)
 BY_NAME = {script.name: script for script in TABLE}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from builder.lockfile import ImageLock
 from builder.resolution import TargetGpu
 from builder.resources import SMOKE_TESTS, walk
 from builder.results import CheckResult, Level, ScriptReport
-from builder.scripts import BY_NAME, SCRIPTS
+from builder.scripts import BY_NAME, SENT, Script
 
 # The host waits longer than the script's own limit: a script that ends itself says more than one that is killed.
 GRACE_S = 15.0
@@ -41,7 +41,7 @@ def run(
     limits: Limits,
     time_limit_s: float,
     gpus: bool,
-    scripts: Sequence[str] = SCRIPTS,
+    scripts: Sequence[str] = SENT,
     params: Mapping[str, Mapping[str, Any]] | None = None,
     files: Mapping[str, bytes] | None = None,
     on_step: Callable[[str], None] = lambda _: None,
@@ -53,7 +53,7 @@ def run(
     reports: list[ScriptReport] = []
     checks: list[CheckResult] = []
     locked = {package.name for package in lock.packages}
-    scripts = [name for name in scripts if name not in BY_NAME or BY_NAME[name].concerns(locked)]
+    scripts = [name for name in scripts if name not in BY_NAME or _is_sent(BY_NAME[name], locked)]
     with engine.session(image, files if files is not None else smoke_files(), limits, gpus=gpus) as session:
         network_cut = session.network_cut
         for script, own in _rounds(scripts, has_gpu=session.has_gpu):
@@ -69,6 +69,10 @@ def run(
             reports.append(report)
             checks.extend(report.checks)
     return SmokeRun(scripts=tuple(reports), checks=tuple(checks), ran_on=_cards(reports), network_cut=network_cut)
+
+
+def _is_sent(script: Script, locked: Collection[str]) -> bool:
+    return not script.on_host and script.concerns(locked)
 
 
 def _vram_estimate(lock: ImageLock) -> dict[str, Any]:

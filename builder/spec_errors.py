@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from builder.errors import SpecError
-from builder.spec_models import Axes, Cell, IncludedCell, Matrix, PrivateIndex, SmokeSettings
+from builder.spec_models import Axes, Budget, Cell, IncludedCell, Matrix, PrivateIndex, SmokeSettings
 from builder.yaml_lines import KeyPath, YamlText
 
 
@@ -70,6 +70,7 @@ def _keys_at(path: KeyPath) -> list[str]:
         "exclude": Cell,
         "indexes": PrivateIndex,
         "smoke": SmokeSettings,
+        "budget": Budget,
     }
     model = models.get(str(head), Matrix)
     return sorted(info.alias or name for name, info in model.model_fields.items())

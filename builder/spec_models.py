@@ -95,6 +95,13 @@ class SmokeSettings(_Strict):
     time_limit: SecondsText = "600"
 
 
+class Budget(_Strict):
+    """`image` is the environment, where it is made in place."""
+
+    image: SizeText | None = None
+    packages: SizeText | None = None
+
+
 class Matrix(_Strict):
     """A file of `images/`: axes and settings that all of its images share."""
 
@@ -122,6 +129,7 @@ class Matrix(_Strict):
     indexes: tuple[PrivateIndex, ...] = ()
     require: Literal["L0", "L1", "L2", "L3"] = Field("L2", description="proof below this level fails the run")
     smoke: SmokeSettings = SmokeSettings()
+    budget: Budget = Field(Budget(), description="sizes that an image may not exceed")
 
 
 def json_schema() -> dict[str, Any]:

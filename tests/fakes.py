@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
+import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
+from builder import lockfile, render
 from builder.engine import BuildPlan, BuiltImage, EngineInfo, ExecResult, Limits
 from builder.errors import TorchproofError
 from builder.lockfile import ImageLock, LockedPackage, group_of
@@ -18,8 +22,6 @@ def package(
     name: str, version: str, *, source: str = "index", kind: Literal["wheel", "sdist"] = "wheel"
 ) -> LockedPackage:
     """A locked file with a hash that is made from its name: nothing behind it can be installed."""
-    import hashlib  # noqa: PLC0415
-
     stem = f"{name.replace('-', '_')}-{version}"
     filename = f"{stem}-py3-none-any.whl" if kind == "wheel" else f"{stem}.tar.gz"
     return LockedPackage(
@@ -93,6 +95,45 @@ GOOD = {
 }
 
 
+def tar(files: Mapping[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def saved_image(
+    *parts: Mapping[str, bytes] | bytes,
+    steps: Sequence[str] = (),
+    env: Sequence[str] = (),
+    labels: Mapping[str, str] | None = None,
+) -> bytes:
+    """An image as `docker save` writes it; a layer is its files, or bytes that stand for a tar."""
+    blobs = [part if isinstance(part, bytes) else tar(part) for part in parts]
+    digests = [hashlib.sha256(blob).hexdigest() for blob in blobs]
+    history = [{"created_by": step} for step in steps or ["RUN make"] * len(parts)]
+    config = json.dumps(
+        {
+            "config": {"Env": list(env), "Labels": dict(labels or {})},
+            "history": [*history, {"created_by": "CMD bash", "empty_layer": True}],
+            "rootfs": {"diff_ids": [f"sha256:{digest}" for digest in digests]},
+        }
+    ).encode()
+    names = [f"blobs/sha256/{digest}" for digest in digests]
+    manifest = [{"Config": "blobs/sha256/" + "c" * 64, "RepoTags": None, "Layers": names}]
+    files = {
+        **dict(zip(names, blobs, strict=True)),
+        "blobs/sha256/" + "c" * 64: config,
+        "index.json": b"{}",
+        "manifest.json": json.dumps(manifest).encode(),
+        "oci-layout": b'{"imageLayoutVersion": "1.0.0"}',
+    }
+    return tar(files)
+
+
 @dataclass
 class FakeSession:
     """Answers each script with what it was given; bytes are standard output of a script that ended well."""
@@ -122,12 +163,16 @@ class FakeSession:
 
 @dataclass
 class FakeEngine:
-    """An engine that builds nothing and records what it is asked for. `broken` maps an image id to its error."""
+    """An engine that builds nothing and records what it is asked for. `broken` maps an image id to its error,
+    `labels` to the labels of an earlier build; `left_behind` are files in a layer of every image.
+    """
 
     kind: Literal["docker", "in-place"] = "docker"
     has_gpu: bool = False
     answers: Mapping[str, bytes | ExecResult] = field(default_factory=lambda: dict(GOOD))
     broken: Mapping[str, TorchproofError] = field(default_factory=dict)
+    left_behind: Mapping[str, bytes] = field(default_factory=dict)
+    labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     plans: list[BuildPlan] = field(default_factory=list)
     sessions: list[FakeSession] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
@@ -152,6 +197,16 @@ class FakeEngine:
             seconds=1.0,
             log_file=None,
         )
+
+    @contextmanager
+    def saved(self, image: BuiltImage) -> Iterator[IO[bytes]]:
+        """One layer, under the labels of the lock in the context that was built last."""
+        labels = dict(self.labels.get(image.image_id, {}))
+        for plan in self.plans:
+            lock = plan.folder / image.image_id / "torchproof.lock"
+            if lock.is_file():
+                labels = render.labels(lockfile.read(lock))
+        yield io.BytesIO(saved_image({"etc/os-release": b"x", **self.left_behind}, labels=labels))
 
     @contextmanager
     def session(

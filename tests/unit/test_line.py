@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fakes import GOOD, FakeEngine, Told, check, package, result_document
 
-from builder import line, lockfile, render
+from builder import line, lockfile, render, scripts
 from builder.catalog import Catalog
 from builder.engine import Limits
 from builder.engines import Chosen
@@ -200,7 +200,7 @@ def test_in_place_each_image_is_built_alone_with_its_python(plan: line.Plan, fol
 
 
 def test_the_images_of_an_earlier_run_are_found_and_nothing_is_built(plan: line.Plan, folders: Folders) -> None:
-    engine = FakeEngine()
+    engine = FakeEngine(labels={one.image_id: render.labels(lock_of(one)) for one in plan.resolutions})
     one = Run(
         plan=plan,
         folders=folders,
@@ -269,3 +269,52 @@ def test_limits_reach_the_session(plan: line.Plan, folders: Folders) -> None:
 
     run(plan, folders, Looking())
     assert seen[0].memory_bytes == 8 * 2**30
+
+
+def test_a_secret_in_a_layer_keeps_an_image_from_l1(plan: line.Plan, folders: Folders) -> None:
+    report = run(plan, folders, FakeEngine(left_behind={"run/secrets/ca": b"x"}))
+    assert report.exit_status == 8
+    found = image(report, NEW)
+    assert found.level is Level.L0
+    assert [(check.id, check.code) for check in found.failed] == [("image.secrets", "secret-in-layer")]
+
+
+def test_layers_of_an_image_are_in_its_report(plan: line.Plan, folders: Folders) -> None:
+    found = image(run(plan, folders, FakeEngine()), NEW)
+    assert [(layer.size_bytes, layer.holds) for layer in found.image_layers] == [(1, "the base")]
+
+
+@pytest.mark.parametrize("kind", ["docker", "in-place"])
+def test_a_budget_of_the_matrix_is_judged(tmp_path: Path, folders: Folders, kind: Any) -> None:
+    (tmp_path / "m.yaml").write_text(SPEC + "budget: {image: 1GiB, packages: 512MiB}\n")
+    engine = FakeEngine(kind=kind)
+    report = run(line.plan(tmp_path / "m.yaml", CATALOG), folders, engine)
+    size = next(check for check in image(report, NEW).checks if check.id == "image.size")
+    assert (size.status, size.expected) == ("passed", f"<= {2**30}")
+    (files,) = (one for one in engine.sessions[0].requests if one["params"].get("budget_bytes"))
+    assert files["params"] == {"budget_bytes": 2**29}
+    (tmp_path / "m.yaml").write_text(SPEC + "budget: {image: 512MiB}\n")
+    report = run(line.plan(tmp_path / "m.yaml", CATALOG), folders, FakeEngine(kind=kind))
+    assert [check.code for check in image(report, NEW).failed] == ["image-over-budget"]
+    assert report.exit_status == 8
+
+
+def test_left_out_by_choice_the_image_is_not_proven(plan: line.Plan, folders: Folders) -> None:
+    one = Run(
+        plan=plan,
+        folders=folders,
+        chosen=Chosen(engine=FakeEngine(), bases=None, host=None),
+        sources=SOURCES,
+        progress=Told(),
+        catalog=CATALOG,
+        spec=Path("m.yaml"),
+        required=Level.L2,
+        scripts=scripts.chosen(skip=["image"]),
+    )
+    one.lock_all()
+    one.build_all()
+    report = one.smoke_all()
+    assert image(report, NEW).level is Level.L0
+    assert [check.message for check in image(report, NEW).not_checked if check.id == "image.ran"] == [
+        "image was left out of this run"
+    ]

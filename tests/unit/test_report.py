@@ -9,7 +9,7 @@ import pytest
 
 from builder import report, verdict
 from builder.atomic import write_whole
-from builder.results import CheckResult, GpuVerdict, ImageReport, Level, RunReport
+from builder.results import CheckResult, GpuVerdict, ImageLayer, ImageReport, Level, RunReport
 
 
 def check(
@@ -66,6 +66,15 @@ def test_a_proven_image_says_what_on_what_and_what_was_not_looked_at() -> None:
     assert "for RTX 3090 (8.6): L2 CPU run; not further: no GPU in reach" in text
     assert "this machine has no NVIDIA device" in text
     assert text.rstrip().endswith("exit 0")
+
+
+def test_layers_are_told_from_the_largest() -> None:
+    sizes = ((110, "", "the base"), (700, "COPY /layer/ /", "the torch family"), (48, "RUN apt-get update", None))
+    layers = tuple(
+        ImageLayer(digest="sha256:1", size_bytes=size * 2**20, step=step, holds=holds) for size, step, holds in sizes
+    )
+    text = report.text(run(*PASSED, image_layers=layers))
+    assert "  layers      700 MiB the torch family; 110 MiB the base; 48 MiB RUN apt-get update\n" in text
 
 
 def test_a_failure_names_the_check_its_code_and_what_was_measured() -> None:

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 from builder.results import ScriptReport
-from builder.scripts import SCRIPTS as ALL_SCRIPTS
+from builder.scripts import SENT as ALL_SCRIPTS
 
 SMOKE_TESTS = Path(__file__).parents[2] / "smoke_tests"
 sys.path.insert(0, str(SMOKE_TESTS))
