@@ -4,7 +4,7 @@
     python bin/smoke_table.py --check    exit 1 when the page is not what would be written
 
 What a check proves is the first paragraph of its docstring. What it fails with is read from its source, functions it
-calls included. Seconds are those of the newest stack in docs/measurements/smoke-sweep.json, where it was measured.
+calls included. Seconds are those of the last stack in docs/measurements/smoke-sweep.json, where it was measured.
 """
 
 from __future__ import annotations
