@@ -22,6 +22,7 @@ def cuda_libraries_once(ctx):
     copies = _libraries.cuda_copies(ctx.made["paths"] + [path for path in system if path not in toolkit])
     if not copies:
         raise NotApplicable("there is no CUDA library")
+    copies, published = _libraries.without_torchs_own(copies)
     twice = {stem: places for stem, places in copies.items() if len(places) > 1}
     beside = _libraries.cuda_copies(toolkit)
     if twice:
@@ -39,10 +40,13 @@ def cuda_libraries_once(ctx):
             expected={},
         )
     told = ", and {} in the toolkit of the base".format(len(beside)) if beside else ""
+    if published:
+        told += "; torch was published with a copy of its own of {}".format(", ".join(sorted(published)))
     return Passed(
         "{} CUDA libraries, each once{}".format(len(copies), told),
         measured={stem: places[0][1] for stem, places in copies.items()},
         toolkit={stem: dict(places) for stem, places in beside.items()},
+        published=published,
     )
 
 

@@ -7,7 +7,7 @@ import re
 import _elf
 
 # A wheel's repair tool puts a hash behind the name: libcudart-1b5a3c9d.so.11.0.
-NAME = re.compile(r"^(lib[A-Za-z0-9_+-]*?)(?:-[0-9a-f]{8,64})?\.so((?:\.\d+)*)$")
+NAME = re.compile(r"^(lib[A-Za-z0-9_+-]*?)(-[0-9a-f]{8,64})?\.so(?:\.\d+)*$")
 # Libraries of the toolkit that cost hundreds of MiB, or break a process that loads two of them.
 CUDA_STEM = re.compile(
     r"^lib(cublas|cublasLt|cudart|cudnn\w*|nccl|cufft|cufftw|curand|cusolver|cusolverMg|cusparse|cusparseLt|nvrtc"
@@ -79,6 +79,27 @@ def cuda_copies(paths):
             real = os.path.realpath(path)
             found.setdefault(stem, {})[real] = os.path.getsize(real)
     return {stem: sorted(copies.items()) for stem, copies in found.items()}
+
+
+def without_torchs_own(copies):
+    """(copies, {stem: {path: bytes}}): the second are left out of the first, where another copy of them is there.
+
+    torch 1.13 was published with a renamed libcudart inside it, beside the package that it asks for. Under its own name
+    it is never taken for the other, and no choice of packages is without it.
+    """
+    kept, own = {}, {}
+    for stem, places in copies.items():
+        renamed = {path: size for path, size in places if is_renamed_in_torch(path)}
+        rest = [(path, size) for path, size in places if path not in renamed]
+        kept[stem] = rest or places
+        if rest and renamed:
+            own[stem] = renamed
+    return kept, own
+
+
+def is_renamed_in_torch(path):
+    match = NAME.match(os.path.basename(path))
+    return bool(match and match.group(2)) and os.path.dirname(path).endswith("/torch/lib")
 
 
 def is_toolkit(path):

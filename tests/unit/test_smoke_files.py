@@ -143,6 +143,21 @@ def test_two_copies_of_a_cuda_library_are_told_with_their_sizes(site):
     assert "1 MiB too much" in checks["cuda_libraries_once"]["message"]
 
 
+def test_a_renamed_copy_that_torch_was_published_with_is_told_and_not_judged(site):
+    """torch 1.13.1 holds a libcudart of its own, beside the package that it asks for."""
+    cudart = make_elf(soname="libcudart.so.11.0")
+    site.package("nvidia-cuda-runtime-cu11", "11.7.99", {"nvidia/cuda_runtime/lib/libcudart.so.11.0": cudart})
+    site.package("torch-part", "1.13.1", {"torch/lib/libcudart-e409450e.so.11.0": cudart})
+    check = site.checks()["cuda_libraries_once"]
+    assert check["status"] == "passed"
+    assert check["message"].endswith("; torch was published with a copy of its own of libcudart")
+    assert [list(paths) for paths in check["details"]["published"].values()] == [
+        [str(site.folder / "torch/lib/libcudart-e409450e.so.11.0")]
+    ]
+    site.package("torch-part-2", "1.13.1", {"torch/lib/libcudart.so.11.0": cudart})
+    assert codes(site.checks()) == {"cuda_libraries_once": "cuda-library-twice"}
+
+
 def test_two_names_of_one_file_are_one_copy(site):
     folder = "nvidia/cudnn/lib/libcudnn.so.9"
     site.package("nvidia-cudnn-cu12", "9.1.0.70", {folder: make_elf(soname="libcudnn.so.9")})
