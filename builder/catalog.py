@@ -182,6 +182,16 @@ class Catalog:
         what = f"CUDA {version.major}.x runs on driver {major['min_driver']} or newer"
         return DriverFloor(DriverVersion.parse(major["min_driver"]), Row(major).cite(what))
 
+    def windows_driver_floor(self, version: CudaVersion) -> DriverFloor:
+        """Windows drivers are numbered on their own: the floor of the toolkit, or of its major version."""
+        table = self._topic("cuda_driver").get("windows_min_driver") or {}
+        for key in (str(version.series), str(version.major)):
+            if key in table.get("floors", {}):
+                text = table["floors"][key]
+                what = f"CUDA {key}{'' if '.' in key else '.x'} runs on Windows driver {text} or newer"
+                return DriverFloor(DriverVersion.parse(text), Row(table).cite(what))
+        return DriverFloor(None, f"no fact about Windows drivers for CUDA {version}")
+
     @cached_property
     def _branches(self) -> tuple[DriverBranch, ...]:
         topic = self._topic("cuda_driver")
@@ -392,15 +402,18 @@ class Catalog:
         return self._distributions
 
     def distribution(self, name: str) -> Distribution | None:
-        """By `debian:12`, `debian:bookworm`, `debian:bookworm-slim`, `ubuntu22.04` or a bare codename."""
-        match = re.fullmatch(r"(?:([a-z]+):?)??([a-z]+|[0-9]+(?:\.[0-9]+)?)(?:-slim)?", name.strip().lower())
+        """By `debian:12`, `debian:bookworm`, `debian:bookworm-slim`, `ubuntu22.04`, `rhel8.9` or a bare codename."""
+        match = re.fullmatch(r"(?:([a-z]+):?)??([a-z]+|[0-9]+(?:\.[0-9]+)*)(?:-slim)?", name.strip().lower())
         if match is None:
             return None
         system, release = match[1], match[2]
+        if system is None and release[0].isdigit():
+            return None  # a bare number names no system
+        alike = (self._topic("python").get("same_release") or {}).get("systems", ())
         for row in self._distributions:
-            if system in {None, row.name} and release in {row.release, row.codename}:
-                # A bare number names no system.
-                return None if system is None and release[0].isdigit() else row
+            is_system = system in {None, row.name} or (system in alike and row.name in alike)
+            if is_system and {release, release.partition(".")[0]} & {row.release, row.codename}:
+                return row
         return None
 
     def distributions_with_python(self, python: PythonVersion | str) -> tuple[Distribution, ...]:

@@ -180,6 +180,7 @@ class InstallStep:
     is_sync: bool = False  # a lock or `uv pip sync`: the set is complete, everything else goes
     is_conditional: bool = False  # stands in an `if` or behind `||`: may not run
     variables: tuple[Variable, ...] = ()  # in force while it runs: ENV, ARG, `export`, `NAME=value cmd`
+    base: BaseImage | None = None  # what the stage it runs in stands on
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -250,6 +251,7 @@ class SourceBuild:
     text: str
     step: int
     variables: tuple[Variable, ...] = ()
+    base: BaseImage | None = None  # as for InstallStep
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

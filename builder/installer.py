@@ -94,7 +94,9 @@ def _possible_pythons(env: Environment, shelf: Shelf, today: date) -> tuple[Pyth
     asked, base = env.python, env.base
     if asked is None and base is not None and base.distribution is not None and not _has_conda(env):
         found = shelf.catalog.distribution(base.distribution)
-        if found is not None and _lets_in_pinned(env, shelf, found.python):
+        # The others keep an old Python for themselves, and people install a newer one beside it.
+        is_used = found is not None and found.name in {"debian", "ubuntu"}
+        if found is not None and is_used and _lets_in_pinned(env, shelf, found.python):
             return (found.python,)
     known = {row.version for row in shelf.catalog.cpython_releases() if row.first_release <= today}
     return tuple(

@@ -11,6 +11,7 @@ from packaging.version import Version
 
 from builder.catalog import Catalog
 from builder.catalog_rows.base import Arch
+from builder.catalog_rows.cuda import DriverFloor
 from builder.catalog_rows.gpus import Gpu
 from builder.catalog_rows.torch import TorchBuild, TorchRelease
 from builder.environment import Environment, GpuAsk, IndexSettings, InstallStep, Request
@@ -101,6 +102,28 @@ class Outcome:
     @property
     def driver(self) -> DriverVersion | None:
         return None if self.env.driver is None else self.env.driver.version
+
+    @property
+    def has_windows_driver(self) -> bool:
+        """Windows drivers have numbers of their own, in two parts; WSL shows the one of its host."""
+        if self.driver is None or self.env.driver is None:
+            return False
+        os = self.env.os
+        is_host = os is not None and os.family in {"windows", "wsl"}
+        return self.env.driver.is_windows or (is_host and len(self.driver.text.split(".")) == 2)
+
+    @property
+    def has_embedded_driver(self) -> bool:
+        """On Jetson the driver belongs to JetPack: no table of driver floors speaks of it."""
+        return bool(self.known_gpus) and all(gpu.kind == "embedded" for gpu in self.known_gpus)
+
+    def driver_floor(self, toolkit: CudaVersion) -> DriverFloor:
+        """The lowest driver for the toolkit on the asked system; without one where none is known."""
+        if self.has_embedded_driver:
+            return DriverFloor(None, "")
+        if self.has_windows_driver:
+            return self.catalog.windows_driver_floor(toolkit)
+        return self.catalog.driver_floor(toolkit)
 
     @property
     def driver_says(self) -> str:

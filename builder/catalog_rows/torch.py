@@ -61,6 +61,8 @@ class TorchBuild(Row):
         """Whether the build has code for the device; None: the facts do not say."""
         if self.code_for(device) is not None:
             return True
+        if self.archs and device < min(code.capability for code in self.archs):
+            return False  # PTX is made for architectures of the same list, and an older card takes no newer PTX
         return None if self.archs is None or self.ptx is None else False
 
     @property
@@ -137,13 +139,22 @@ class TorchRelease(Row):
     def _builds(self) -> dict[Arch, tuple[TorchBuild, ...]]:
         return {"x86_64": tuple(self._x86_64_builds()), "aarch64": tuple(self._aarch64_builds())}
 
+    @property
+    def _tags(self) -> list[str]:
+        table = self._row["cuda_builds"]
+        return [tag for tag in table["tags"] if tag not in self._unpublished]
+
+    @property
+    def _unpublished(self) -> tuple[str, ...]:
+        return tuple((self._row["cuda_builds"].get("unpublished") or {}).get("tags", ()))
+
     def _x86_64_builds(self) -> list[TorchBuild]:
         table = self._row["cuda_builds"]
         unknown = {key: table[key] for key in ("source", "confidence")}
         builds = [
             # A tag without a row of its own exists as its table says; what is in it is not known.
             TorchBuild(self.version, CudaVariant.parse(tag), "x86_64", table["per_build"].get(tag, unknown))
-            for tag in table["tags"]
+            for tag in self._tags
         ]
         return [*self._cpu_build("x86_64"), *sorted(builds, key=lambda build: build.variant.toolkit or _NO_TOOLKIT)]
 
@@ -155,7 +166,9 @@ class TorchRelease(Row):
         table = self._row.get("aarch64_archs", {"per_build": {}})
         raws: dict[str, Raw] = {} if default.is_cpu else {default.tag: wheel}
         for tag, archs in table["per_build"].items():
-            raws[tag] = {"archs": archs, "source": table["source"], "confidence": table["confidence"]}
+            if tag not in self._unpublished:
+                ptx = (table.get("ptx") or {}).get(tag)
+                raws[tag] = {"archs": archs, "ptx": ptx, "source": table["source"], "confidence": table["confidence"]}
         cuda = [TorchBuild(self.version, CudaVariant.parse(tag), "aarch64", raw) for tag, raw in raws.items()]
         if default.is_cpu:
             cpu = [TorchBuild(self.version, CPU, "aarch64", {"archs": (), "ptx": (), **wheel})]
@@ -302,4 +315,4 @@ class TorchRelease(Row):
     @property
     def variants_fact(self) -> str:
         table = Row(self._row["cuda_builds"])
-        return table.cite(f"torch {self.version} has builds for {', '.join(self._row['cuda_builds']['tags'])}")
+        return table.cite(f"torch {self.version} has builds for {', '.join(self._tags)}")

@@ -87,6 +87,13 @@ class SourceExtension(PackageHazard):
     imports_torch: bool
 
 
+class LibraryUser(PackageHazard):
+    """Loads libraries of these major versions, from torch's wheels or the system."""
+
+    cuda: Text
+    cudnn: Text
+
+
 class OnnxIr(PackageHazard):
     ir: int
 
@@ -127,6 +134,7 @@ class Hazards(Topic):
     bounds: list[Bound]
     native_libraries: list[NativeLibraries]
     source_extensions: list[SourceExtension]
+    library_users: list[LibraryUser]
     onnx_ir: list[OnnxIr]
     prebuilt: list[PrebuiltWheel]
     base_images: list[BaseImage]
@@ -137,7 +145,7 @@ class Hazards(Topic):
     @model_validator(mode="after")
     def _row_ids_once(self) -> Hazards:
         kinds = (self.bounds, self.native_libraries, self.source_extensions, self.onnx_ir, self.prebuilt)
-        kinds_too = (self.base_images, self.system_libraries, self.undeclared, self.singles)
+        kinds_too = (self.library_users, self.base_images, self.system_libraries, self.undeclared, self.singles)
         ids = [row.id for kind in (*kinds, *kinds_too) for row in kind]
         if twice := sorted({item for item in ids if ids.count(item) > 1}):
             raise ValueError(f"the row ids {', '.join(twice)} are used twice")

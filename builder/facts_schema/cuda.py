@@ -58,6 +58,12 @@ class GenerationRange(Inheriting):
     confidence: Confidence
 
 
+class WindowsFloors(Sourced):
+    """By toolkit (`10.2`) or by major version (`12`), under minor-version compatibility."""
+
+    floors: dict[Text, Driver]
+
+
 class CudaDriver(Topic):
     minor_version_compatibility: dict[Text, Major]
     toolkits: dict[Cuda, Toolkit]
@@ -65,6 +71,7 @@ class CudaDriver(Topic):
     nvidia_smi_source: Text
     generation_driver_range: dict[Text, GenerationRange]
     generation_source: Text
+    windows_min_driver: WindowsFloors | None = None
 
 
 class CudaImages(Row):

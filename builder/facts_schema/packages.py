@@ -182,6 +182,10 @@ class Distribution(Inheriting):
     confidence: Confidence
 
 
+class SameRelease(Sourced):
+    systems: list[Text]
+
+
 class Manylinuxes(Sourced):
     tags: dict[Manylinux, Glibc]
 
@@ -189,5 +193,6 @@ class Manylinuxes(Sourced):
 class Pythons(Topic):
     cpython: list[CPython]
     distributions: list[Distribution]
+    same_release: SameRelease | None = None
     manylinux_glibc: Manylinuxes
     row_source: Text

@@ -64,13 +64,23 @@ class TorchBuild(Sourced):
     libs_source: Text | None = None
 
 
+class NeverPublished(Sourced):
+    tags: list[Variant]
+
+
 class TorchBuilds(Sourced):
+    """`unpublished`: builds that the tables of the wheel describe and that no index ever had."""
+
     tags: list[Variant]
     per_build: dict[Variant, TorchBuild]
+    unpublished: NeverPublished | None = None
 
 
 class Aarch64Archs(Sourced):
+    """`ptx` of a build that is not named there is not known."""
+
     per_build: dict[Variant, list[Sass]]
+    ptx: dict[Variant, list[Ptx]] | None = None
 
 
 class Companion(Inheriting):

@@ -125,7 +125,7 @@ class _Dockerfile:
         for each in reversed(chain):
             for piece in (*each.pieces, each.stage.draft.environment()):
                 if isinstance(piece, Environment):
-                    found = found.merge(piece)
+                    found = found.merge(_standing_on(each.base, piece))
                 elif piece not in seen:
                     copied = self._flatten(self._stages[piece], seen)
                     found = found.merge(replace(copied, variables=(), apt=(), commands=()))
@@ -374,6 +374,11 @@ def _pairs(text: str) -> list[tuple[str, str | None]]:
         if match is not None:
             found.append((match[1], match[2]))
     return found
+
+
+def _standing_on(base: BaseImage, piece: Environment) -> Environment:
+    steps = tuple(replace(step, base=base) for step in piece.steps)
+    return replace(piece, steps=steps, builds=tuple(replace(build, base=base) for build in piece.builds))
 
 
 def _base_packages(base: BaseImage, draft: Draft) -> None:

@@ -27,11 +27,22 @@ from builder.versions import ComputeCapability, DriverVersion, GlibcVersion, Inv
 _MIG = re.compile(r",?\s*(?:(\d+)\s*x\s*)?MIG\s*(\d+g\.\d+gb(?:\+me)?)?\s*", re.IGNORECASE)
 _COUNT = re.compile(r"^(\d{1,2})\s*[x×]\s*(?=\S)|\s*[x×]\s*(\d{1,2})$", re.IGNORECASE)
 _OS = (
-    (re.compile(r"ubuntu[\s:_-]*(\d\d\.\d\d)", re.IGNORECASE), "ubuntu{}"),
-    (re.compile(r"debian[\s:_-]*(\d+|[a-z]+)", re.IGNORECASE), "debian:{}"),
-    (re.compile(r"amazon\s*linux[\s:_-]*(\d+)", re.IGNORECASE), "amazonlinux{}"),
-    (re.compile(r"(?:centos|rhel|red\s*hat[a-z ]*)[\s:_-]*(?:stream\s*)?(\d+)", re.IGNORECASE), "centos{}"),
-    (re.compile(r"(?:rocky|alma)\s*(?:linux)?[\s:_-]*(\d+)", re.IGNORECASE), "rockylinux{}"),
+    (re.compile(r"(?:ubuntu|pop!?_?os)[\s:_-]*(\d\d\.\d\d)", re.IGNORECASE), "ubuntu{}"),
+    (re.compile(r"debian[\s:_-]*(?:gnu/linux[\s:_-]*)?(\d+|[a-z]+)", re.IGNORECASE), "debian:{}"),
+    (re.compile(r"(?:amazon\s*linux|amzn|al)[\s:_-]*(2023|2)\b", re.IGNORECASE), "amazonlinux{}"),
+    (
+        re.compile(
+            r"(?:centos|rhel|red\s*hat[a-z ]*|(?:rocky|alma|oracle)\s*(?:linux)?|oraclelinux|ubi)"
+            r"[\s:_-]*(?:linux|stream)?[\s:_-]*v?(\d+)",
+            re.IGNORECASE,
+        ),
+        "rhel{}",
+    ),
+    (re.compile(r"opensuse[\s:_/-]*(?:leap)?[\s:_-]*(15\.\d)", re.IGNORECASE), "opensuse{}"),
+    (re.compile(r"(?:sles|suse linux[a-z ]*)[\s:_-]*15[\s_-]*sp(\d)", re.IGNORECASE), "opensuse15.{}"),
+    (re.compile(r"openeuler[\s:_-]*(\d\d\.\d\d)", re.IGNORECASE), "openeuler{}"),
+    (re.compile(r"(alpine)", re.IGNORECASE), "{}"),
+    (re.compile(r"\b(xenial|bionic|focal|jammy|noble|stretch|buster|bullseye|bookworm|trixie)\b", re.IGNORECASE), "{}"),
 )
 
 
@@ -159,7 +170,8 @@ def applied(env: Environment, options: Options) -> Environment:
 
 
 def _driver(text: str, draft: Draft) -> DriverAsk | None:
-    match = re.match(r"\s*([0-9.]+)", text)
+    # `535.129.03`, `R535`, `nvidia-driver-535`, `Driver Version: 551.61 (Windows)`
+    match = re.match(r"\s*([0-9.]+)", text) or re.search(r"(?<![0-9.])([0-9]{3}(?:\.[0-9]+){0,2})(?![0-9])", text)
     try:
         version = DriverVersion.parse(match[1] if match else text)
     except InvalidVersionError as error:

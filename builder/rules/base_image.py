@@ -15,11 +15,12 @@ from builder.versions import CudaVariant, InvalidVersionError
 
 def cuda_tag_exists(o: Outcome) -> Iterator[Finding]:
     for base in o.env.bases:
-        if base.repository not in {"nvidia/cuda", "cuda"} or base.digest is not None or base.tag is None:
+        if base.repository not in {"nvidia/cuda", "cuda"} or base.digest is not None or "$" in base.reference:
             continue
-        if "$" in base.tag or o.catalog.cuda_image(base.tag) is not None:
+        tag = base.tag or "latest"
+        if o.catalog.cuda_image(tag) is not None:
             continue
-        found = _cuda_tag(o, base, base.tag)
+        found = _cuda_tag(o, base, tag)
         if found is not None:
             yield found
 

@@ -10,6 +10,7 @@ from packaging.version import Version
 
 from builder.outcome import Outcome
 from builder.rules.base import Change, Finding, finding
+from builder.shelf import marker_holds
 
 
 def _of_torch(o: Outcome) -> dict[str, Requirement]:
@@ -41,6 +42,44 @@ def pins_agree_with_torch(o: Outcome) -> Iterator[Finding]:
             f"an installer refuses the two together, and without its check torch would load the wrong {name}",
             tries=[Change("pin", name, str(requirement.specifier)), Change("remove", name, "")],
         )
+
+
+def extras_agree_with_torch(o: Outcome) -> Iterator[Finding]:
+    """Libraries that an extra asks for, such as `tensorflow[and-cuda]`, against those that torch pins."""
+    torch, release = o.torch, o.torch_release
+    if torch is None or release is None:
+        return
+    mine = _of_torch(o)
+    for chosen in o.packages.values():
+        offer, extras = chosen.offer, () if chosen.request is None else chosen.request.extras
+        if not extras or offer is None or chosen.name == "torch":
+            continue
+        for wanted in offer.requires or ():
+            pin = mine.get(wanted.name)
+            exact = None if pin is None else next((str(s.version) for s in pin.specifier if s.operator == "=="), None)
+            if pin is None or exact is None or not marker_holds(wanted, o.python, o.arch, tuple(extras)):
+                continue
+            if wanted.specifier.contains(exact, prereleases=True):
+                continue
+            fact = f"{chosen.name} {chosen.version} requires {wanted.name}{wanted.specifier}"
+            package = o.catalog.packages.get(chosen.name)
+            is_together = chosen.step == torch.step
+            yield finding(
+                "cuda-library-pin",
+                "error" if is_together else "warning",
+                f"{wanted.name}, {chosen.name}",
+                [
+                    torch.says,
+                    release.cite(f"torch {release.version} requires {wanted.name}{pin.specifier}"),
+                    chosen.says,
+                    package.cite(fact) if package is not None else fact,
+                ],
+                "an installer refuses the two together"
+                if is_together
+                else f"the later install replaces {wanted.name}, and one of the two loads the wrong one",
+                hint=f"install {chosen.name} without that extra, or in an environment of its own",
+            )
+            return
 
 
 _NVIDIA = re.compile(r"(nvidia-[a-z-]+)-cu(1[0-9])")
@@ -106,4 +145,4 @@ def loader_path_is_clear(o: Outcome) -> Iterator[Finding]:
     )
 
 
-RULES = (pins_agree_with_torch, one_major, loader_path_is_clear)
+RULES = (pins_agree_with_torch, extras_agree_with_torch, one_major, loader_path_is_clear)

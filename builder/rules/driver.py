@@ -16,7 +16,7 @@ def driver_meets_torch(o: Outcome) -> Iterator[Finding]:
     if torch is None or toolkit is None:
         return
     tries = [] if torch.version is None else _variants(o)
-    floor = o.catalog.driver_floor(toolkit)
+    floor = o.driver_floor(toolkit)
     if floor.driver is not None and torch.version is not None:
         tries.append(Change("driver", "driver", str(floor.driver)))
     yield from _too_old(o, toolkit, torch.title, torch.says, tries)
@@ -33,7 +33,7 @@ def _variants(o: Outcome) -> list[Change]:
         ):
             continue
         default = release.default_variant(o.arch)
-        floor = None if default is None or default.toolkit is None else o.catalog.driver_floor(default.toolkit).driver
+        floor = None if default is None or default.toolkit is None else o.driver_floor(default.toolkit).driver
         if floor is not None and o.driver is not None and o.driver >= floor and not _is_labelled(o):
             found.append(Change("pin", "torch", f"=={release.version}"))
             break
@@ -46,8 +46,8 @@ def _is_labelled(o: Outcome) -> bool:
 
 def _too_old(o: Outcome, toolkit: CudaVersion, subject: str, says: str, tries: list[Change]) -> Iterator[Finding]:
     driver = o.driver
-    floor = o.catalog.driver_floor(toolkit)
-    if driver is None or floor.driver is None or driver >= floor.driver or _is_windows(o):
+    floor = o.driver_floor(toolkit)
+    if driver is None or floor.driver is None or driver >= floor.driver:
         return
     because = [o.driver_says, f"{says}, built for CUDA {toolkit}", floor.fact]
     severity: Severity = "error"
@@ -60,11 +60,6 @@ def _too_old(o: Outcome, toolkit: CudaVersion, subject: str, says: str, tries: l
         because.append(o.catalog.note("forward-compat").fact)
         conclusion = "it runs only through the compat libraries of the base image"
     yield finding("driver-too-old", severity, subject, because, conclusion, tries=tries, hint=hint)
-
-
-def _is_windows(o: Outcome) -> bool:
-    # Windows drivers have numbers of their own; the facts hold those of Linux.
-    return o.env.driver is not None and o.env.driver.is_windows
 
 
 def _has_compat_libraries(o: Outcome, toolkit: CudaVersion) -> bool:
@@ -81,8 +76,10 @@ def is_datacenter(gpu: Gpu) -> bool:
 def driver_drives_gpu(o: Outcome) -> Iterator[Finding]:
     """A card newer than the driver's branch, or one that the branch has dropped."""
     driver = o.driver
-    if driver is None or _is_windows(o):
+    if driver is None:
         return
+    # Windows numbers run on through a branch: those of 580 are 580 to 589.
+    branch = driver.branch // 10 * 10 if o.has_windows_driver else driver.branch
     for ask, gpu in o.gpus:
         row = None if gpu is None else o.catalog.generation_drivers(gpu)
         if row is None or gpu is None:
@@ -93,7 +90,7 @@ def driver_drives_gpu(o: Outcome) -> Iterator[Finding]:
             yield finding(
                 "driver-without-gpu", "error", ask.name, because, "the driver does not know the card", tries=tries
             )
-        elif row.last_branch is not None and driver.branch > row.last_branch:
+        elif row.last_branch is not None and branch > row.last_branch:
             yield finding(
                 "driver-without-gpu",
                 "error",
@@ -107,7 +104,9 @@ def driver_drives_gpu(o: Outcome) -> Iterator[Finding]:
 def ptx_needs_driver(o: Outcome) -> Iterator[Finding]:
     """Code that runs only as PTX needs the driver of the toolkit that made it."""
     torch, toolkit, build = o.torch, o.torch_toolkit, o.torch_build
-    if torch is None or toolkit is None or build is None or o.driver is None or _is_windows(o):
+    if torch is None or toolkit is None or build is None or o.driver is None:
+        return
+    if o.has_windows_driver or o.has_embedded_driver:
         return
     native = o.catalog.driver_branch(o.driver)
     if native is None or native.cuda >= toolkit:

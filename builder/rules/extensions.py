@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from packaging.version import Version
 
 from builder.catalog_rows.packages import Hazard
-from builder.environment import Request, Variable
+from builder.environment import BaseImage, Request, Variable
 from builder.explain import joined
 from builder.outcome import Chosen, Outcome
 from builder.rules.base import Change, Finding, Severity, finding
@@ -193,6 +193,7 @@ class _Build:
     step: int
     variables: tuple[Variable, ...]
     version: Version | None
+    base: BaseImage | None  # of the stage in which it is built
 
 
 def _extension(o: Outcome, name: str) -> Hazard | None:
@@ -224,7 +225,7 @@ def _builds(o: Outcome) -> list[_Build]:
         row = _extension(o, name if name.strip(".") else _cloned_before(o, build.step))
         if row is not None:
             says = f"{build.origin} builds {build.name or build.text[:80]}"
-            found[row.package] = _Build(says, row, build.step, build.variables, None)
+            found[row.package] = _Build(says, row, build.step, build.variables, None, build.base or o.env.base)
     for chosen in o.packages.values():
         rows = o.catalog.hazards.of("source_extensions", chosen.name)
         if not rows or chosen.name in found or o.is_conda(chosen) or chosen.label is not None:
@@ -241,9 +242,9 @@ def _builds(o: Outcome) -> list[_Build]:
         has_page = settings is not None and any(index.kind == "other" for index in settings.of(chosen.name))
         if is_source and not is_ready and not has_page:
             step = o.step_of(chosen)
-            found[chosen.name] = _Build(
-                chosen.says, rows[0], chosen.step, () if step is None else step.variables, chosen.version
-            )
+            variables = () if step is None else step.variables
+            base = o.env.base if step is None or step.base is None else step.base
+            found[chosen.name] = _Build(chosen.says, rows[0], chosen.step, variables, chosen.version, base)
     return list(found.values())
 
 
@@ -257,7 +258,8 @@ def compiler_is_there(o: Outcome) -> Iterator[Finding]:
     if has_nvcc or not is_known:
         return
     for build in _builds(o):
-        if build.hazard.get("needs_compiler"):
+        # What another stage installs beside its base is not kept, so nothing is said about one.
+        if build.hazard.get("needs_compiler") and build.base == base:
             yield finding(
                 "nvcc-missing",
                 "error",
@@ -279,16 +281,19 @@ def _installs_compiler(o: Outcome) -> bool:
 
 
 def toolkit_matches_torch(o: Outcome) -> Iterator[Finding]:
-    """The compiler of the base image against the CUDA of torch."""
-    base, torch, mine = o.env.base, o.torch, o.torch_toolkit
-    if base is None or base.toolkit is None or torch is None or mine is None or not o.env.is_image:
+    """The compiler of the stage's base image against the CUDA of torch."""
+    torch, mine = o.torch, o.torch_toolkit
+    if torch is None or mine is None or not o.env.is_image:
         return
     if torch.request is not None and torch.request.installer == "base-image":
         return
-    theirs = base.toolkit.series
-    if theirs == mine.series or base.flavor in {"base", "runtime"}:
-        return
     for build in _builds(o):
+        base = build.base
+        if base is None or base.toolkit is None or base.flavor in {"base", "runtime"}:
+            continue
+        theirs = base.toolkit.series
+        if theirs == mine.series:
+            continue
         demand = build.hazard.text("toolkit")
         is_major = theirs.major != mine.major
         if demand == "any":
@@ -318,21 +323,24 @@ def arch_list_is_set(o: Outcome) -> Iterator[Finding]:
     torch = o.torch
     if not o.env.is_image or torch is None or torch.version is None or torch.variant is None or torch.variant.is_cpu:
         return
-    base = o.env.base
-    if base is None or base.flavor in {"base", "runtime"} or base.toolkit is None:
-        return
     last = o.catalog.hazards.row("singles", "arch-list-without-gpu")
     fails = torch.version.release[:2] <= Version(last.text("value")).release[:2]
     names = {
         build.hazard.package: build for build in _builds(o) if build.hazard.package not in {"deepspeed", "flash-attn"}
     }
-    for build in names.values():
+    for build in filter(lambda each: _compiles(each.base), names.values()):
         if not _has_list(o, build.variables, build.step):
             yield _no_list(torch, build.says, build.hazard.package, last, "error" if fails else "warning", fails=fails)
     for source in o.env.builds:
+        if not _compiles(source.base or o.env.base):
+            continue
         if source.name is None and "setup.py" in source.text and not _has_list(o, source.variables, source.step):
             says = f"{source.origin} runs `{source.text[:80]}`"
             yield _no_list(torch, says, "extension", last, "warning", fails=fails)
+
+
+def _compiles(base: BaseImage | None) -> bool:
+    return base is not None and base.flavor not in {"base", "runtime"} and base.toolkit is not None
 
 
 def _has_list(o: Outcome, variables: tuple[Variable, ...], step: int) -> bool:

@@ -109,7 +109,7 @@ def covering_variants(o: Outcome, release_version: Version, gpus: list[Gpu]) -> 
         toolkit = build.variant.toolkit
         if toolkit is None or not all(build.runs_on(gpu.compute_capability) for gpu in gpus):
             continue
-        floor = o.catalog.driver_floor(toolkit).driver
+        floor = o.driver_floor(toolkit).driver
         if o.driver is None or floor is None or o.driver >= floor:
             found.append(build.variant.tag)
     return found
@@ -141,7 +141,10 @@ def cpu_build_for_gpu(o: Outcome) -> Iterator[Finding]:
     name, origin = o.gpus[0][0].name, o.gpus[0][0].origin
     because = [f"{origin} asks for {name}", torch.says]
     os = o.env.os
-    if os is not None and os.family == "windows" and torch.label is None:
+    is_mac = os is not None and os.family == "macos"
+    if os is not None and is_mac:
+        because += [f"{os.origin} says {os.text}", o.catalog.hazards.row("singles", "macos-no-cuda").fact]
+    elif os is not None and os.family == "windows" and torch.label is None:
         because.append(o.catalog.hazards.row("singles", "windows-default-cpu").fact)
     elif o.arch == "aarch64" and torch.label is None:
         because.append(o.catalog.note("aarch64-default-cuda").fact)
@@ -159,6 +162,7 @@ def cpu_build_for_gpu(o: Outcome) -> Iterator[Finding]:
         tries=[
             Change("variant", "torch", tag)
             for tag in covering_variants(o, torch.version or Version("0"), list(o.known_gpus))
+            if not is_mac
         ],
     )
 

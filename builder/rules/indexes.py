@@ -71,7 +71,10 @@ def variant_exists(o: Outcome) -> Iterator[Finding]:
     wanted = torch.variant if torch.label else _only_variant(o, torch)
     if release is None or wanted is None or not wanted.is_cuda or release.build(wanted, o.arch) is not None:
         return
-    if o.arch == "aarch64" or torch.version.is_prerelease or _is_nightly(o, torch) or torch.request.wheel is not None:
+    if o.arch == "aarch64":
+        yield from _aarch64(o, torch, wanted)
+        return
+    if torch.version.is_prerelease or _is_nightly(o, torch) or torch.request.wheel is not None:
         return
     if torch.request.installer == "base-image":
         return
@@ -85,6 +88,23 @@ def variant_exists(o: Outcome) -> Iterator[Finding]:
         [torch.says, f"it is to come from a {wanted} build", release.variants_fact],
         f"torch {torch.version} has builds for {have}, not for {wanted}",
         tries=_variant_tries(o, wanted),
+    )
+
+
+def _aarch64(o: Outcome, torch: Chosen, wanted: CudaVariant) -> Iterator[Finding]:
+    """The facts do not list every build for aarch64; of early releases there is none."""
+    first = o.catalog.hazards.row("singles", "aarch64-cuda-first")
+    if torch.version is None or torch.version >= Version(first.text("value")):
+        return
+    if torch.request is not None and torch.request.installer == "base-image":
+        return
+    yield finding(
+        "torch-no-variant",
+        "error",
+        f"torch {torch.version} {wanted}",
+        [f"{o.env.arch_origin} says aarch64", torch.says, f"it is to come from a {wanted} build", first.fact],
+        f"there is no torch {torch.version} {wanted} for aarch64",
+        hint="take an image of NVIDIA for that machine, or a newer torch",
     )
 
 

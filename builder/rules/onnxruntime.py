@@ -190,11 +190,11 @@ def runtime_covers_gpus(o: Outcome) -> Iterator[Finding]:
 
 def driver_meets_runtime(o: Outcome) -> Iterator[Finding]:
     pair = _row(o)
-    if pair is None or o.driver is None or (o.env.driver is not None and o.env.driver.is_windows):
+    if pair is None or o.driver is None:
         return
     chosen, row = pair
     toolkit = CudaVersion((row.cuda_major, 0))
-    floor = o.catalog.driver_floor(toolkit)
+    floor = o.driver_floor(toolkit)
     torch = o.torch_toolkit
     if floor.driver is None or o.driver >= floor.driver or (torch is not None and torch.major == row.cuda_major):
         return

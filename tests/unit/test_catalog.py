@@ -84,13 +84,13 @@ def test_files_begin_as_generated_ones_and_name_no_address() -> None:
 
 def test_row_counts(catalog: Catalog) -> None:
     assert len(catalog.torch_releases()) == 42
-    assert len(catalog.gpus()) == 157
+    assert len(catalog.gpus()) == 199
     assert len(catalog.onnxruntime_gpu_releases()) == 38
     assert len(catalog.transformers_minors()) == 65
     assert len(catalog.transformers_releases()) == 172
     assert len(catalog.numpy_releases()) == 93
     assert len(catalog.toolkits()) == 28
-    assert len(catalog.distributions()) == 13
+    assert len(catalog.distributions()) == 22
     assert len(catalog.raw("cuda_images")["images"]) == 59
     assert len(catalog.raw("vram_measured")["points"]) == 162
     assert sorted(catalog.raw("platforms")["platforms"]) == ["autodl", "runpod", "vast"]
@@ -616,7 +616,11 @@ def test_distributions(catalog: Catalog) -> None:
     assert bookworm is not None
     assert (bookworm.python, bookworm.glibc) == (py("3.11"), GlibcVersion.parse("2.36"))
     assert bookworm.supported_until == date(2028, 6, 30)
-    assert [row.image for row in catalog.distributions_with_python("3.9")] == ["debian:11", "rockylinux:9"]
+    have = [row.image for row in catalog.distributions_with_python("3.9")]
+    assert have == ["debian:11", "rockylinux:9", "amazonlinux:2023", "openeuler:22.03"]
+    for name in ("centos8", "rhel8.9", "almalinux8", "ubi8"):
+        assert catalog.distribution(name) == catalog.distribution("rockylinux:8")
+    assert catalog.distribution("8") is None
     assert catalog.distributions_with_python("3.7.3")[0].codename == "buster"
     assert all(row.fact for row in catalog.distributions())
 
@@ -661,7 +665,7 @@ def test_an_overlay_adds_rows(catalog: Catalog, tmp_path: Path) -> None:
     gpu = more.gpu("rtx 9999")
     assert gpu is not None
     assert gpu.fact == "RTX 9999 has compute capability 14.0 (from-memory: a dream)"
-    assert len(more.gpus()) == 158
+    assert len(more.gpus()) == 200
     assert catalog.gpu("rtx 9999") is None
     assert more.digest != catalog.digest
     assert more.torch_release("2.6.0") is not None

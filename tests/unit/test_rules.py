@@ -25,6 +25,16 @@ SILENT: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
     ("compat-libs", (), {"dockerfile": BASE + "RUN pip install torch==2.1.2\n", "gpus": "A100", "driver": "525.60.13"}),
     ("compat-libs", (), {"dockerfile": BASE + "RUN pip install torch==2.1.2\n", "gpus": "4090", "driver": "550.54"}),
     ("compat-libs-forced", (), {"dockerfile": BASE + "RUN ldconfig\n", "gpus": "A100", "driver": "580.65"}),
+    ("driver-too-old", ("torch==2.13.0+cu130",), {"gpus": "Jetson Thor", "driver": "580.00", "arch": "aarch64"}),
+    ("driver-too-old", ("torch==2.1.0+cu121",), {"os": "Windows 11", "driver": "531.14"}),
+    ("driver-without-gpu", (), {"gpus": "GTX 1080 Ti", "os": "Windows 11", "driver": "581.80"}),
+    ("no-wheel-for-system", ("triton==2.2.0",), {"os": "Ubuntu 22.04"}),
+    ("no-wheel-for-system", ("triton==2.2.0; platform_system == 'Linux'",), {"os": "Windows 11"}),
+    ("no-wheel-for-system", (), {"dockerfile": "FROM python:3.11-slim\nRUN pip install torch==2.6.0\n"}),
+    ("library-of-torch", ("torch==2.5.1", "ctranslate2==4.5.0"), {}),
+    ("library-of-torch", ("torch==2.3.1", "ctranslate2==4.4.0"), {}),
+    ("library-of-torch", ("torch==2.5.1", "ctranslate2==4.4.0", "nvidia-cudnn-cu12==8.9.7.29"), {}),
+    ("cuda-library-pin", ("torch==2.3.1", "tensorflow==2.15.0"), {}),
     ("precision-unsupported", ("torch==2.6.0",), {"gpus": "RTX 3060", "precisions": "bf16"}),
     ("precision-slow", ("torch==2.6.0",), {"gpus": "P100", "precisions": "fp16"}),
     ("base-image-missing", (), {"dockerfile": "FROM nvidia/cuda:12.4.1-cudnn-runtime-ubuntu22.04\n"}),
@@ -74,6 +84,15 @@ SILENT: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
     ("extension-abi", ("torch==2.5.1", "flash-attn==2.7.3+cu12torch2.5cxx11abiFALSE"), {}),
     ("extension-torch-pin", ("torch==2.3.0", "xformers==0.0.26.post1"), {}),
     ("nvcc-missing", (), {"dockerfile": BASE + "RUN pip install torch==2.1.2 deepspeed==0.12.6\n"}),
+    (
+        "nvcc-missing",
+        (),
+        {
+            "dockerfile": BASE.replace("\n", " AS build\n")
+            + "RUN python3 -m venv /venv && /venv/bin/pip install torch==2.1.2 deepspeed==0.12.6\n"
+            "FROM nvidia/cuda:12.1.1-runtime-ubuntu22.04\nCOPY --from=build /venv /venv\n"
+        },
+    ),
     (
         "toolkit-differs",
         (),
@@ -136,3 +155,48 @@ def test_a_branch_alone_is_neither_new_nor_old_enough() -> None:
 def test_unknown_versions_are_unknown() -> None:
     assert judged("torch==9.9.9").verdict == "unknown"
     assert judged("torch==2.6.0", gpus="RTX 3999").verdict == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("code", "pins", "said"),
+    [
+        ("base-image-missing", (), {"dockerfile": "FROM nvidia/cuda\nRUN true\n"}),
+        ("no-wheel-for-system", (), {"dockerfile": "FROM python:3.11-alpine\nRUN pip install torch==2.1.2\n"}),
+        ("no-wheel-for-system", ("torch==2.6.0",), {"os": "Alpine 3.18"}),
+        ("cpu-build-for-gpu", ("torch==2.6.0",), {"os": "macOS 14", "gpus": "RTX 3090"}),
+        ("library-of-torch", ("torch==2.3.1", "ctranslate2==4.5.0"), {}),
+        ("library-of-torch", ("torch==2.5.1+cu118", "ctranslate2==4.5.0"), {}),
+        ("cuda-library-pin", (), {"requirements": "torch==2.1.2\ntensorflow[and-cuda]==2.15.0\n"}),
+        ("torch-no-variant", ("torch==2.1.2+cu121",), {"arch": "aarch64"}),
+        ("gpu-not-covered", ("torch==2.9.1+cu128",), {"arch": "aarch64", "gpus": "Jetson Thor"}),
+        ("gpu-not-covered", ("torch==2.9.1+cu126",), {"arch": "aarch64", "gpus": "Jetson AGX Orin"}),
+        ("gpu-not-covered", ("torch==2.9.1+cu130",), {"arch": "aarch64", "gpus": "T4G"}),
+        ("driver-too-old", ("torch==2.1.0+cu121",), {"os": "Windows 10", "driver": "456.71"}),
+        ("driver-too-old", ("torch==2.1.0+cu121",), {"driver": "512.95 (Windows)"}),
+        ("driver-without-gpu", (), {"gpus": "GTX 1080 Ti", "os": "Windows 11", "driver": "591.44"}),
+        ("glibc-too-old", ("torch==2.9.1",), {"os": "Amazon Linux 2", "python": "3.11"}),
+        ("glibc-too-old", ("torch==2.9.1",), {"os": "Red Hat Enterprise Linux 7.9", "python": "3.11"}),
+    ],
+)
+def test_speaks(code: str, pins: tuple[str, ...], said: dict[str, Any]) -> None:
+    found = [each for each in judged(*pins, **said).findings if each.code == code]
+    assert [each.severity for each in found] == ["error"]
+
+
+def test_a_later_step_that_swaps_a_library_is_a_risk_only() -> None:
+    text = "FROM python:3.11\nRUN pip install torch==2.1.2\nRUN pip install 'tensorflow[and-cuda]==2.15.0'\n"
+    found = [each for each in judged(dockerfile=text).findings if each.code == "cuda-library-pin"]
+    assert [each.severity for each in found] == ["warning"]
+
+
+def test_a_build_that_was_never_published_is_no_hint() -> None:
+    for found in judged("torch==2.15.0", gpus="V100", driver="570.86", hints=True).findings:
+        assert "cu126" not in (found.hint or "")
+    assert "torch-no-variant" in codes("torch==2.15.0+cu126")
+
+
+@pytest.mark.parametrize("text", ["535", "R535", "nvidia-driver-535", "Driver Version: 535.129.03", "535.129.03"])
+def test_drivers_as_people_write_them(text: str) -> None:
+    env = judged("torch==2.6.0", driver=text).outcome.env
+    assert env.driver is not None
+    assert env.driver.version.branch == 535
