@@ -41,21 +41,7 @@ class Elf:
         if data[:4] != MAGIC or data[4] != 2 or data[5] != 1:
             raise BadElfError("{}: not a 64-bit little-endian ELF file".format(self.path))
         self.machine = struct.unpack_from("<H", data, 18)[0]
-        offset, size, count = struct.unpack_from("<Q", data, 32)[0], *struct.unpack_from("<HH", data, 54)
-        headers = [struct.unpack_from("<IIQQQQQQ", data, offset + index * size) for index in range(count)]
-        loads = [(row[3], row[5], row[2]) for row in headers if row[0] == PT_LOAD]
-        dynamic = [(row[2], row[5]) for row in headers if row[0] == PT_DYNAMIC]
-        if not dynamic:
-            return
-        if any(row[2] + row[5] > len(data) for row in headers):
-            raise BadElfError("{}: the file is cut off".format(self.path))
-        entries = {}
-        at, length = dynamic[0]
-        for place in range(at, at + length, 16):
-            tag, value = struct.unpack_from("<qQ", data, place)
-            if tag == 0:
-                break
-            entries.setdefault(tag, []).append(value)
+        entries, loads = dynamic_entries(data)
         if DT_STRTAB not in entries:
             return
         table = to_offset(loads, entries[DT_STRTAB][0])
@@ -95,6 +81,26 @@ class Elf:
         return [
             os.path.normpath(name.replace("$ORIGIN", self.folder).replace("${ORIGIN}", self.folder)) for name in names
         ]
+
+
+def dynamic_entries(data):
+    """{tag: [values]} of the dynamic section, and the loaded segments as (address, size, offset)."""
+    offset, size, count = struct.unpack_from("<Q", data, 32)[0], *struct.unpack_from("<HH", data, 54)
+    headers = [struct.unpack_from("<IIQQQQQQ", data, offset + index * size) for index in range(count)]
+    loads = [(row[3], row[5], row[2]) for row in headers if row[0] == PT_LOAD]
+    dynamic = [(row[2], row[5]) for row in headers if row[0] == PT_DYNAMIC]
+    entries = {}
+    if not dynamic:
+        return entries, loads
+    if any(row[2] + row[5] > len(data) for row in headers):
+        raise ValueError("the file is cut off")
+    at, length = dynamic[0]
+    for place in range(at, at + length, 16):
+        tag, value = struct.unpack_from("<qQ", data, place)
+        if tag == 0:
+            break
+        entries.setdefault(tag, []).append(value)
+    return entries, loads
 
 
 def to_offset(loads, address):

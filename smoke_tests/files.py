@@ -11,6 +11,7 @@ import _elf  # noqa: E402
 import _image_files  # noqa: E402
 import _libraries  # noqa: E402
 import _metadata  # noqa: E402
+import _symbols  # noqa: E402
 from _harness import Failed, NotApplicable, NotChecked, Passed, Script  # noqa: E402
 from _wording import number, shorten  # noqa: E402
 
@@ -106,6 +107,35 @@ def libraries(ctx):
         measured=len(paths),
         left_to_their_hardware=left_out,
     )
+
+
+@script.check("symbols", "L1", needs=["libraries"])
+def symbols(ctx):
+    """Extensions find the C++ symbols of torch that they were built against, and CUDA libraries those of each other."""
+    paths, loader = ctx.made["paths"], ctx.made["loader"]
+    paths = [path for path in paths if _libraries.waits_for(path) is None and path_counts(path)]
+    lookup = _symbols.Lookup()
+    missing = _symbols.missing_of_torch(loader, lookup, paths)
+    for path, names in _symbols.missing_of_cuda(loader, lookup, paths, _libraries.cuda_stem).items():
+        missing.setdefault(path, []).extend(names)
+    if missing:
+        shown = [
+            "{} needs {}{}".format(
+                os.sep.join(path.split(os.sep)[-2:]),
+                _symbols.plain(names[0]),
+                " and {} more".format(len(names) - 1) if len(names) > 1 else "",
+            )
+            for path, names in sorted(missing.items())
+        ]
+        raise Failed(
+            "symbol-missing",
+            "{} built for another torch or CUDA than this one: {}".format(
+                number(missing, "library is", "libraries are"), shorten(shown)
+            ),
+            measured={path: names[:20] for path, names in list(missing.items())[:20]},
+            expected={},
+        )
+    return Passed("{} libraries find the symbols of torch and CUDA that they need".format(len(paths)))
 
 
 def path_counts(path):

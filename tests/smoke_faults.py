@@ -15,9 +15,14 @@ def make_elf(
     runpath: str | None = None,
     rpath: str | None = None,
     wants: Mapping[str, Sequence[str]] | None = None,
+    undefined: Sequence[str] = (),
+    defines: Sequence[str] = (),
     machine: int = 62,
 ) -> bytes:
-    """A shared object with a dynamic section and nothing else; `wants`: {library: versions of symbols}."""
+    """A shared object with a dynamic section and nothing else; `wants`: {library: versions of symbols}.
+
+    `undefined` and `defines` are names of symbols; the tables for them are there when one is given.
+    """
     table = bytearray(b"\0")
 
     def text(value: str) -> int:
@@ -37,11 +42,20 @@ def make_elf(
         for number, version in enumerate(versions):
             step = 0 if number == len(versions) - 1 else 16
             rows += struct.pack("<IHHII", 0, 0, 2, text(version), step)
-    dynamic_size = 16 * (len(entries) + 2 + (2 if rows else 0))
+    # Name, binding and type (global function), section: 0 is undefined.
+    symbols = [struct.pack("<IBBHQQ", 0, 0, 0, 0, 0, 0)]
+    symbols += [struct.pack("<IBBHQQ", text(name), 0x12, 0, 0, 0, 0) for name in undefined]
+    symbols += [struct.pack("<IBBHQQ", text(name), 0x12, 0, 1, 64, 8) for name in defines]
+    has_symbols = len(symbols) > 1
+    dynamic_size = 16 * (len(entries) + 2 + (2 if rows else 0) + (2 if has_symbols else 0))
     strings = _BASE + dynamic_size
     entries.append((5, strings))
     if rows:
         entries += [(0x6FFFFFFE, strings + len(table)), (0x6FFFFFFF, len(listed))]
+    if has_symbols:
+        at = strings + len(table) + len(rows)
+        entries += [(6, at), (4, at + 24 * len(symbols))]
+        rows += b"".join(symbols) + struct.pack("<II", 1, len(symbols))
     entries.append((0, 0))
     dynamic = b"".join(struct.pack("<qQ", *entry) for entry in entries)
     body = dynamic + bytes(table) + rows

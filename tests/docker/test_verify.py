@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from smoke_faults import make_elf
 
 from builder import lockfile, smoke
 from builder.docker_engine import DockerEngine
@@ -243,6 +245,8 @@ LOST = f"RUN rm {SITE}/torch/lib/libshm.so"
 OLD_NUMPY_WANTED = (
     f"RUN sed -i '0,/^Version:/s//Requires-Dist: numpy<2\\nVersion:/' {SITE}/onnxruntime-*.dist-info/METADATA"
 )
+FOREIGN = base64.b64encode(make_elf(needed=["libc10.so"], undefined=["_ZN3c105ErrorC1EOf1998"])).decode()
+FOREIGN_EXTENSION = f"RUN echo {FOREIGN} | base64 -d > {SITE}/flash_attn_2_cuda.so"
 NO_GUARD = "RUN rm /opt/venv/pip.conf"
 PIP_CACHE = "RUN mkdir -p /root/.cache/pip && touch /root/.cache/pip/selfcheck.json"
 LEFT_CA = "RUN mkdir -p /run/secrets && echo certificate > /run/secrets/ca"
@@ -257,6 +261,7 @@ NO_MODEL = f"RUN rm -r {SITE}/transformers/models/bert"
         ("files", STRIPPED, {"files.records": "file-changed", "files.libraries": "library-unresolved"}),
         ("files", LOST, {"files.records": "file-missing", "files.libraries": "library-unresolved"}),
         ("files", OLD_NUMPY_WANTED, {"files.requirements": "requirement-unmet"}),
+        ("files", FOREIGN_EXTENSION, {"files.symbols": "symbol-missing"}),
         ("files", NO_GUARD, {"files.guard": "guard-missing"}),
         ("files", PIP_CACHE, {"files.leftovers": "build-leftover"}),
         ("files", LEFT_CA, {"files.leftovers": "build-leftover"}),
@@ -271,6 +276,7 @@ NO_MODEL = f"RUN rm -r {SITE}/transformers/models/bert"
         "stripped-library",
         "lost-library",
         "numpy-2",
+        "foreign-extension",
         "no-guard",
         "pip-cache",
         "left-ca",

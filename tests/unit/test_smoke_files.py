@@ -21,6 +21,7 @@ import _cuda_files  # noqa: E402
 import _elf  # noqa: E402
 import _libraries  # noqa: E402
 import _metadata  # noqa: E402
+import _symbols  # noqa: E402
 
 sys.dont_write_bytecode = WRITES_BYTECODE  # the scripts switch it for their own process
 
@@ -131,6 +132,107 @@ def test_plug_ins_and_the_driver_may_be_missing(site):
     checks = site.checks()
     assert codes(checks) == {}
     assert checks["libraries"]["details"]["left_to_their_hardware"] == ["TensorRT"]
+
+
+def test_a_newer_libstdcxx_than_the_system_has(site):
+    wants = {"libstdc++.so.6": ["GLIBCXX_3.4.999"]}
+    site.package("flash-attn", "2.7", {"flash_attn.so": make_elf(needed=["libstdc++.so.6"], wants=wants)})
+    checks = site.checks()
+    assert codes(checks) == {"libraries": "library-unresolved"}
+    assert "flash_attn.so: " in checks["libraries"]["message"]
+    assert "has no GLIBCXX_3.4.999" in checks["libraries"]["message"]
+
+
+ERROR_OLD = "_ZN3c105ErrorC1ENS_14SourceLocationESs"
+ERROR_NEW = "_ZN3c105ErrorC1ENS_14SourceLocationENSt7__cxx1112basic_stringE"
+TORCH_FILES = {
+    "torch/lib/libtorch_python.so": make_elf(needed=["libc10.so"]),
+    "torch/lib/libc10.so": make_elf(soname="libc10.so", defines=[ERROR_NEW, "_ZNK3c106Symbol8toStringEv"]),
+}
+
+
+@pytest.fixture
+def compiled(tmp_path):
+    site = Site(tmp_path)
+    site.package("torch", "2.6.0", TORCH_FILES)
+    return site
+
+
+def test_an_extension_for_this_torch(compiled):
+    compiled.package("flash-attn", "2.7", {"flash_attn.so": make_elf(needed=["libc10.so"], undefined=[ERROR_NEW])})
+    checks = compiled.checks()
+    assert codes(checks) == {}
+    assert checks["symbols"]["status"] == "passed"
+
+
+def test_an_extension_that_was_built_for_another_torch(compiled):
+    """As with the two forms of std::string: every library and every version is there, and it does not load."""
+    extension = make_elf(needed=["libc10.so"], undefined=[ERROR_OLD, "_ZNK3c106Symbol8toStringEv", "PyInit_x"])
+    compiled.package("flash-attn", "2.7", {"flash_attn/_C.so": extension})
+    checks = compiled.checks()
+    assert codes(checks) == {"symbols": "symbol-missing"}
+    assert "flash_attn/_C.so needs c10::Error::Error" in checks["symbols"]["message"]
+    assert list(checks["symbols"]["measured"].values()) == [[ERROR_OLD]]
+
+
+def test_a_symbol_that_the_packages_own_library_defines(compiled):
+    own = {
+        "ext/_C.so": make_elf(undefined=["_ZN2at4mine1fEv"]),
+        "ext.libs/libown.so": make_elf(defines=["_ZN2at4mine1fEv"]),
+    }
+    compiled.package("ext", "1", own)
+    assert codes(compiled.checks()) == {}
+
+
+def cuda_pair(folder, functions):
+    nvjitlink = make_elf(soname="libnvJitLink.so.12", defines=functions)
+    cusparse = make_elf(
+        needed=["libnvJitLink.so.12"], undefined=["__nvJitLinkAddData_12_4"], runpath="$ORIGIN/../nvjitlink"
+    )
+    return {f"{folder}/nvjitlink/libnvJitLink.so.12": nvjitlink, f"{folder}/cusparse/libcusparse.so.12": cusparse}
+
+
+def test_a_cuda_library_that_is_older_than_the_one_that_needs_it(site):
+    site.package("nvidia-cu12", "1", cuda_pair("nvidia", ["__nvJitLinkAddData_12_4"]))
+    assert codes(site.checks()) == {}
+    site.package("nvidia-old", "1", cuda_pair("other", ["__nvJitLinkAddData_12_1"]))
+    checks = site.checks()
+    assert codes(checks) == {"symbols": "symbol-missing", "cuda_libraries_once": "cuda-library-twice"}
+    assert "cusparse/libcusparse.so.12 needs __nvJitLinkAddData_12_4" in checks["symbols"]["message"]
+
+
+def test_an_older_cuda_library_on_the_loader_path(site, tmp_path):
+    """LD_LIBRARY_PATH of a toolkit comes before the wheel's own RUNPATH."""
+    site.package("nvidia-cu12", "1", cuda_pair("nvidia", ["__nvJitLinkAddData_12_4"]))
+    (tmp_path / "toolkit").mkdir()
+    old = make_elf(soname="libnvJitLink.so.12", defines=["__nvJitLinkAddData_12_1"])
+    (tmp_path / "toolkit/libnvJitLink.so.12").write_bytes(old)
+    assert codes(site.checks(env={"LD_LIBRARY_PATH": str(tmp_path / "toolkit")}))["symbols"] == "symbol-missing"
+
+
+def test_symbols_are_found_as_a_real_library_has_them():
+    """Every name of the C library's table is found through its hash table, and others are not."""
+    libc = next(path for path in _elf.read_cache().get("libc.so.6", ["/lib/x86_64-linux-gnu/libc.so.6"]))
+    symbols = _symbols.Symbols(libc)
+    assert symbols.gnu is not None
+    names = [symbols.name(row[0]) for row in symbols.rows() if row[3] != 0 and row[1] >> 4]
+    assert len(names) > 1000
+    assert all(symbols.defines(name) for name in names)
+    assert not any(symbols.defines(name + b"_of_torchproof") for name in names)
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        (ERROR_OLD, "c10::Error::Error"),
+        ("_ZNK3c106Symbol8toStringEv", "c10::Symbol::toString"),
+        ("_ZTIN5torch8autograd4NodeE", "torch::autograd::Node"),
+        ("_ZN2at6TensorD1Ev", "at::Tensor::~Tensor"),
+        ("__nvJitLinkAddData_12_1", "__nvJitLinkAddData_12_1"),
+    ],
+)
+def test_names_of_symbols_for_people(name, shown):
+    assert _symbols.plain(name) == shown
 
 
 def test_two_copies_of_a_cuda_library_are_told_with_their_sizes(site):
