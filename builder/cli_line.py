@@ -172,16 +172,19 @@ def render(
     """Write Dockerfile, hashed requirement files, conda environment and bake file from the locks of SPEC."""
     from builder import line  # noqa: PLC0415
 
-    plan = _plan(spec, only, facts)
+    catalog = open_catalog(facts)
+    plan = line.plan(spec, catalog, patterns=only or ())
     folders = _folders(plan, locks, out)
     found = [line.kept_lock(folders, resolution) for resolution in plan.resolutions]
     target = output or folders.out / ("conda" if form == "conda" else "context")
     if form == "conda":
+        from builder import conda_forge  # noqa: PLC0415
         from builder import render as rendering  # noqa: PLC0415
 
-        rendering.write([rendering.conda_context(one) for one in found], target)
+        forges = [conda_forge.forge_build(one, catalog) for one in found]
+        rendering.write(map(rendering.conda_context, found, forges), target)
     elif form == "all":
-        line.rendered(found, plan.loaded.name, target, link=link)
+        line.rendered(found, plan.loaded.name, target, link=link, catalog=catalog)
     else:
         raise UsageError("bad-format", f"`{form}` is no format", hint="say all or conda")
     folder = target

@@ -21,7 +21,7 @@ from typing import Protocol
 
 import uv
 
-from builder import __version__, image_checks, lockfile, render, smoke, spec, staleness, verdict
+from builder import __version__, conda_forge, image_checks, lockfile, render, smoke, spec, staleness, verdict
 from builder import lock as locking
 from builder.catalog import Catalog
 from builder.engine import Budget, BuildPlan, BuildTarget, BuiltImage, Engine, Limits
@@ -168,10 +168,14 @@ def forget_own_locks(folders: Folders, resolutions: Sequence[Resolution]) -> Non
         own.unlink(missing_ok=True)
 
 
-def rendered(locks: Sequence[ImageLock], name: str, folder: Path, *, link: bool) -> Path:
-    """Write the contexts of `locks` and their bake file below `folder`."""
+def rendered(
+    locks: Sequence[ImageLock], name: str, folder: Path, *, link: bool, catalog: Catalog | None = None
+) -> Path:
+    """Write the contexts of `locks` and their bake file below `folder`; with the facts, also what conda-forge has."""
     folder.mkdir(parents=True, exist_ok=True)
-    render.write([render.render(lock, link=link) for lock in locks], folder, bake_file=render.bake(locks, name=name))
+    forges = [None if catalog is None else conda_forge.forge_build(lock, catalog) for lock in locks]
+    contexts = [render.render(lock, link=link, forge=forge) for lock, forge in zip(locks, forges, strict=True)]
+    render.write(contexts, folder, bake_file=render.bake(locks, name=name))
     return folder
 
 
@@ -183,6 +187,8 @@ def built(
     sources: Sources,
     bases: BaseProvider | None,
     progress: Progress,
+    *,
+    catalog: Catalog | None = None,
 ) -> None:
     """Build every image that has a lock: in one bake, so that equal stages run once. When that bake fails, one by
     one: finished stages are cached, and what failed is told from what was only stopped with it.
@@ -191,7 +197,11 @@ def built(
     if not ready:
         return
     contexts_folder = rendered(
-        [work.lock for work in ready if work.lock], name, folders.out / "context", link=engine.info().supports_link
+        [work.lock for work in ready if work.lock],
+        name,
+        folders.out / "context",
+        link=engine.info().supports_link,
+        catalog=catalog,
     )
     secrets_folder = folders.out / ".secrets"
     try:

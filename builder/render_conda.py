@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from builder import conda_urls
@@ -14,24 +15,32 @@ PURE = "environment-conda.yml"
 ENVIRONMENT = "environment.yml"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ForgeBuild:
+    """conda-forge's own build of a lock's torch. `toolkit`: the CUDA that it was made with; `last_official`: the last
+    release of the channel `pytorch`.
+    """
+
+    toolkit: str
+    last_official: str
+
+
 def values(lock: ImageLock) -> Mapping[str, Any]:
-    """What the templates of conda environments need beside what every template gets."""
-    cuda = None if lock.variant == "cpu" else toolkit(lock.variant)
+    """What the templates of conda environments need beside what every template gets.
+
+    Each package names its channel: channels of the user's own configuration may stand beside those of the file.
+    """
+    channels = conda_urls.channels(lock)
     names = {package.name for package in lock.conda or ()}
+    own = [f"{one.channel}::{one.name}={one.version}={one.build}" for one in lock.conda or ()]
     return {
-        "channels": conda_urls.channels(lock),
-        "conda": [f"{package.name}={package.version}={package.build}" for package in lock.conda or ()],
-        "has_pip": "pip" in names,
-        "cuda": cuda,
+        "channels": channels,
+        "conda": own or [f"{channels[0]}::python={lock.python}"],
+        "pip": None if "pip" in names else f"{channels[0]}::pip",
         "glibc": lock.glibc,
         "torch_version": lock.torch.partition("+")[0],
         "versions": {package.name: package.version.partition("+")[0] for package in lock.packages},
     }
-
-
-def toolkit(variant: str) -> str:
-    """`12.4` of cu124: the last digit is the minor number."""
-    return f"{variant[2:-1]}.{variant[-1]}"
 
 
 def explicit(lock: ImageLock) -> str | None:

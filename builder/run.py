@@ -63,6 +63,7 @@ class Run:
             self.sources,
             self.chosen.bases,
             self.progress,
+            catalog=self.catalog,
         )
         if self.adopts:
             from builder.adopted import checks_against  # noqa: PLC0415 - the rare way

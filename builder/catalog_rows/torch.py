@@ -285,6 +285,15 @@ class TorchRelease(Row):
     def has_official_conda_package(self) -> bool:
         return bool(self._row["official_conda_channel"])
 
+    def conda_forge_toolkit(self, wanted: CudaVersion) -> CudaVersion | None:
+        """Of conda-forge's builds for the same CUDA major the nearest: the same, the next one up, else the last.
+        None: conda-forge has none, or no fact tells.
+        """
+        table = self._topic.get("conda_forge") or {"toolkits": {}}
+        found = sorted(map(CudaVersion.parse, table["toolkits"].get(str(self.version), ())))
+        same = [toolkit for toolkit in found if toolkit.major == wanted.major]
+        return next((toolkit for toolkit in same if toolkit >= wanted), same[-1] if same else None)
+
     @cached_property
     def _companions(self) -> dict[CompanionName, tuple[Companion, ...]]:
         table = self._topic["companion_packages"]

@@ -196,6 +196,10 @@ class Conda(Sourced):
     arch_note: Text
 
 
+class CondaForge(Sourced):
+    toolkits: dict[Package, list[Cuda]]
+
+
 class CpuBuilds(Sourced):
     first: Package
 
@@ -211,5 +215,6 @@ class Torch(Topic):
     companion_packages: CompanionPackages
     cuda_toolkit_components: ToolkitPackages
     conda: Conda
+    conda_forge: CondaForge | None = None
     cpu_builds: CpuBuilds | None = None
     onnx_package: OnnxPackage | None = None

@@ -117,7 +117,7 @@ def test_lock_keeps_the_conda_part_and_renders_it(channel: Path, environ: dict[s
     files = render.conda_files(lock)
     lines = files[render_conda.EXPLICIT].splitlines()
     assert lines[lines.index("@EXPLICIT") + 1].startswith(f"{channel.as_uri()}/linux-64/gpu-tool-2.0-0.tar.bz2#sha256:")
-    assert f"  - python={local_channel.VERSION}=0" in files["environment.yml"]
+    assert f"  - {channel.as_uri()}::python={local_channel.VERSION}=0" in files["environment.yml"]
     import rattler  # noqa: PLC0415
 
     for text in files["environment.yml"].split("dependencies:\n")[1].split("  - pip:")[0].splitlines():

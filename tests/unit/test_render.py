@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -15,9 +16,11 @@ import pytest
 import yaml
 from fakes import LOCK, package
 
-from builder import lockfile, render
+from builder import conda_forge, lockfile, render, render_conda
+from builder.catalog import Catalog
 from builder.errors import UsageError
-from builder.lockfile import ImageLock
+from builder.lockfile import ImageLock, LockedConda
+from builder.render_conda import ForgeBuild
 from builder.resolution import Base
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -52,13 +55,40 @@ LOCAL = replace(LOCK, image_id="local", base=Base(kind="local", reference="mine:
 PRIVATE = replace(
     LOCK, image_id="private", packages=(LOCK.packages[0], package("nvtool", "1.0", source="own"), *LOCK.packages[2:])
 )
-ALL = (LOCK, OLD, DEVEL, LOCAL, PRIVATE)
+MANAGED = replace(LOCK, image_id="managed", python="3.12", provider="uv")
+CONDA = replace(
+    LOCK,
+    image_id="conda",
+    python="3.12",
+    provider="conda",
+    conda=tuple(
+        LockedConda(
+            name=name,
+            version=version,
+            build=build,
+            build_number=0,
+            subdir="linux-64",
+            noarch=None,
+            channel=channel,
+            filename=f"{name}-{version}-{build}.conda",
+            sha256=hashlib.sha256(name.encode()).hexdigest(),
+            size=1000,
+        )
+        for name, version, build, channel in (
+            ("inhouse", "1.0", "0", "https://conda.example/team"),
+            ("python", "3.12.9", "h9e4cc4f_1_cpython", "https://conda.example/forge"),
+        )
+    ),
+)
+ALL = (LOCK, OLD, DEVEL, LOCAL, PRIVATE, MANAGED, CONDA)
+FORGE = {LOCK.image_id: ForgeBuild(toolkit="12.6", last_official="2.5.1")}
 
 
 @pytest.mark.parametrize("lock", ALL, ids=lambda lock: lock.image_id)
 def test_rendered_files_are_the_golden_ones(lock: ImageLock, update_golden: bool) -> None:
     folder = GOLDEN / lock.image_id
-    files = {name: content for name, content in render.render(lock).files.items() if name != "torchproof.lock"}
+    context = render.render(lock, forge=FORGE.get(lock.image_id))
+    files = {name: content for name, content in context.files.items() if name != "torchproof.lock"}
     if update_golden:
         shutil.rmtree(folder, ignore_errors=True)
         for name, content in files.items():
@@ -174,6 +204,8 @@ def test_labels_say_what_is_inside_and_which_lock_made_it() -> None:
 def test_nothing_of_the_build_machine_is_in_a_context() -> None:
     for lock in ALL:
         text = b"\n".join(render.render(lock).files.values()).decode()
+        for one in lock.conda or ():  # a channel may be an address: it is the spec's, not this machine's
+            text = text.replace(one.channel, "CHANNEL")
         assert "http" not in text.replace("--mount", "")
         for path in (str(Path(__file__).parent), str(Path(sys.prefix)), "/tmp"):  # noqa: S108
             assert path not in text
@@ -182,9 +214,41 @@ def test_nothing_of_the_build_machine_is_in_a_context() -> None:
 def test_the_conda_environment_is_yaml_with_every_wheel_pinned() -> None:
     document = yaml.safe_load(render.render(OLD).files["environment.yml"])
     pip = next(entry["pip"] for entry in document["dependencies"] if isinstance(entry, dict))
-    assert "python=3.8" in document["dependencies"]
+    assert "conda-forge::python=3.8" in document["dependencies"]
     assert any(line.startswith("torch==1.12.1+cu113 --hash=sha256:") for line in pip)
     assert "--no-binary=promise" in pip
+
+
+@pytest.mark.parametrize(
+    ("torch", "variant", "toolkit"),
+    [
+        ("2.5.1", "cu118", "11.8"),
+        ("2.6.0", "cu124", "12.6"),  # the next one up
+        ("1.12.1", "cu113", "11.2"),  # none above: the last
+        ("2.6.0", "cu118", None),  # another major has no such libraries
+        ("2.6.0", "cpu", None),
+        ("2.99.0", "cu130", None),
+    ],
+)
+def test_conda_forge_is_offered_where_it_has_the_release(torch: str, variant: str, toolkit: str | None) -> None:
+    lock = replace(LOCK, torch=torch, variant=variant)
+    forge = conda_forge.forge_build(lock, Catalog.shipped())
+    assert (None if forge is None else forge.toolkit) == toolkit
+    files = render.conda_files(lock, forge)
+    assert (render_conda.PURE in files) is (toolkit is not None)
+    if forge is not None:
+        document = yaml.safe_load(files[render_conda.PURE])
+        assert f"__cuda >={toolkit}" in document["dependencies"]
+        assert f"__glibc >={lock.glibc}" in document["dependencies"]
+
+
+def test_an_environment_that_conda_forge_lacks_goes_when_rendered_again(tmp_path: Path) -> None:
+    for forge in (FORGE[LOCK.image_id], None):
+        render.write([render.render(LOCK, forge=forge)], tmp_path)
+        assert (tmp_path / LOCK.image_id / render_conda.PURE).exists() is (forge is not None)
+    (tmp_path / LOCK.image_id / render_conda.PURE).write_text("name: mine\n")
+    render.write([render.render(LOCK)], tmp_path)
+    assert (tmp_path / LOCK.image_id / render_conda.PURE).read_text() == "name: mine\n"
 
 
 def test_the_bake_file_has_a_target_per_image() -> None:
