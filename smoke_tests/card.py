@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 
-sys.dont_write_bytecode = True  # nothing is written outside the scratch folder, compiled files included
+sys.dont_write_bytecode = not getattr(sys, "pycache_prefix", None)  # else compiled files would lie beside the stack
 
 import _bert  # noqa: E402
 from _harness import Failed, NotApplicable, NotChecked, Passed, Script, blame_stack  # noqa: E402

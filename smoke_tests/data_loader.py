@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 
-sys.dont_write_bytecode = True  # nothing is written outside the scratch folder, compiled files included
+sys.dont_write_bytecode = not getattr(sys, "pycache_prefix", None)  # else compiled files would lie beside the stack
 
 from _harness import Failed, Passed, Script, blame_stack  # noqa: E402
 

@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 
-sys.dont_write_bytecode = True  # nothing is written outside the scratch folder, compiled files included
+sys.dont_write_bytecode = not getattr(sys, "pycache_prefix", None)  # else compiled files would lie beside the stack
 
 from _harness import Failed, NotApplicable, NotChecked, Passed, Script  # noqa: E402
 from _processes import run_files, run_forks  # noqa: E402

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-sys.dont_write_bytecode = True  # nothing is written outside the scratch folder, compiled files included
+sys.dont_write_bytecode = not getattr(sys, "pycache_prefix", None)  # else compiled files would lie beside the stack
 
 import _cuda_files  # noqa: E402
 import _elf  # noqa: E402

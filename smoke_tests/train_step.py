@@ -3,7 +3,7 @@
 import math
 import sys
 
-sys.dont_write_bytecode = True  # nothing is written outside the scratch folder, compiled files included
+sys.dont_write_bytecode = not getattr(sys, "pycache_prefix", None)  # else compiled files would lie beside the stack
 
 import _bert  # noqa: E402
 import _train_more  # noqa: E402
