@@ -28,8 +28,14 @@ def python(request):
     return request.param
 
 
+@pytest.fixture(scope="session")
+def compiled(tmp_path_factory):
+    """Compiled files of the stacks, shared as the scripts of one image share them."""
+    return tmp_path_factory.mktemp("compiled")
+
+
 @pytest.fixture
-def run(python, tmp_path):
+def run(python, tmp_path, compiled):
     def run(script, *, params=None, fault=None, packages=None, **changes):
         request = {
             "schema_version": 1,
@@ -42,7 +48,7 @@ def run(python, tmp_path):
             **changes,
         }
         (tmp_path / "request.json").write_text(json.dumps(request))
-        env = {**os.environ, "PYTHONPATH": ""}
+        env = {**os.environ, "PYTHONPATH": "", "PYTHONPYCACHEPREFIX": str(compiled), "PYTHONDONTWRITEBYTECODE": ""}
         if fault is not None:
             (tmp_path / "faults").mkdir(exist_ok=True)
             (tmp_path / "faults" / "sitecustomize.py").write_text(textwrap.dedent(fault))
