@@ -146,8 +146,10 @@ def by_release(content: dict[str, Any]) -> str:
     for name, row in content["projects"].items():
         sets = ",\n".join(f"    {line(texts)}" for texts in row["requirement_sets"])
         releases = ",\n".join(f"    {line(key)}: {line(value)}" for key, value in row["releases"].items())
+        older = f',\n   "older": {line(row["older"])}' if row.get("older") else ""
         projects.append(
-            f'  {line(name)}: {{\n   "releases": {{\n{releases}\n   }},\n   "requirement_sets": [\n{sets}\n   ]\n  }}'
+            f'  {line(name)}: {{\n   "releases": {{\n{releases}\n   }},\n'
+            f'   "requirement_sets": [\n{sets}\n   ]{older}\n  }}'
         )
     head = ",\n".join(f" {line(key)}: {line(value)}" for key, value in content.items() if key != "projects")
     return f'{{\n{head},\n "projects": {{\n' + ",\n".join(projects) + "\n }\n}\n"

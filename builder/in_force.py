@@ -119,11 +119,14 @@ def _conda_variant(env: Environment) -> CudaVariant | None:
 _PYTHONS = tuple(PythonVersion((3, minor)) for minor in range(6, 16))
 
 
-def applies(request: Request, env: Environment) -> bool:
-    """Whether the marker holds on the machine asked about; one that hangs on something unsaid counts as holding."""
+def applies(request: Request, env: Environment, python: PythonVersion | None = None) -> bool:
+    """Whether the marker holds on the machine asked about; one that hangs on something unsaid counts as holding.
+
+    `python` is what is assumed where none was said.
+    """
     if request.marker is None:
         return True
-    said = env.python.version if env.python is not None else None
+    said = (env.python.version if env.python is not None else None) or python
     return _holds(request.marker, "linux" if env.os is None else env.os.family, env.arch or "x86_64", said)
 
 

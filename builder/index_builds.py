@@ -72,6 +72,9 @@ class IndexView:
 
     def _asked(self, name: str) -> tuple[Index, ...]:
         found = self.indexes(name)
+        known = tuple(index for index in found if index.kind in {"torch", "default"})
+        if known and any(index.variant is not None for index in known):
+            found = known  # an index of unknown content beside torch's own is there for something else
         first = self._step.indexes.strategy == "first-index" and bool(found) and found[0].kind == "torch"
         return found[:1] if first else found
 
@@ -100,9 +103,18 @@ class IndexView:
         return self._built_for[key]
 
     def _conda_has(self, name: str, offer: Offer) -> bool:
+        request = self._conda_asked("torch")
+        if name in COMPANIONS:
+            # A channel's builds name the one torch that they were made with.
+            bound = None if request is None else request.specifier
+            return any(
+                offer.version == row.version
+                for release in self._catalog.torch_releases()
+                if bound is None or bound.contains(release.version)
+                for row in release.companions(name)
+            )
         if name != "torch":
             return True
-        request = self._conda_asked("torch")
         release = self._catalog.torch_release(offer.version)
         if release is None:
             return True
@@ -129,7 +141,7 @@ class IndexView:
         if self._step.installer == "conda":
             return self._conda_variant_of(request)
         if name != "torch" and version is not None:
-            return self._companion_variant()
+            return self._companion_variant(name, version)
         return self._pip_variant(version)
 
     def _conda_variant_of(self, request: Request | None) -> CudaVariant | None:
@@ -138,9 +150,9 @@ class IndexView:
             return self.conda_variant
         return self.conda_variant
 
-    def _companion_variant(self) -> CudaVariant | None:
-        variants = [index.variant for index in self._asked("torch") if index.kind == "torch" and index.variant]
-        return variants[0] if variants else None
+    def _companion_variant(self, name: str, version: Version) -> CudaVariant | None:
+        variants = [index.variant for index in self._asked(name) if index.kind == "torch" and index.variant]
+        return next((one for one in variants if version in self._companions_built_for(name, one)), None)
 
     def _pip_variant(self, version: Version | None) -> CudaVariant | None:
         backend = self._step.indexes.torch_backend

@@ -27,6 +27,15 @@ from builder.solver import Solution, Want, solve
 from builder.versions import CudaVariant, GlibcVersion, PythonVersion
 
 TORCH_FAMILY = ("torch", *COMPANIONS)
+# Images that hold a system, a Python or CUDA, and no Python packages of their own.
+_PLAIN_IMAGES = frozenset(
+    {
+        "almalinux", "amazonlinux", "centos", "condaforge/mambaforge", "condaforge/miniforge3",
+        "continuumio/miniconda3", "debian", "fedora", "mambaorg/micromamba", "nvidia/cuda",
+        "nvidia/cudagl", "python", "redhat/ubi8",
+        "redhat/ubi9", "rockylinux", "scratch", "ubuntu",
+    }
+)  # fmt: skip
 _PYTHONS = tuple(PythonVersion((3, minor)) for minor in range(6, 16))
 
 
@@ -182,6 +191,8 @@ class _Run:
         if step.is_sync:
             self.state.clear()
         requests = self._requests.get(step.number, [])
+        if step.is_sync:
+            requests = self._one_fork(requests)
         if not requests:
             return
         view = IndexView(self.env, self.catalog, step, requests, self.arch)
@@ -194,6 +205,17 @@ class _Run:
         asked = {request.name for request in requests}
         solution = self._solved(step, wants, view, asked)
         self._put(step, requests, solution, view, asked)
+
+    def _one_fork(self, requests: list[Request]) -> list[Request]:
+        """A lock holds a package once for each kind of machine; what the markers leave open is the last one's."""
+        by_name: dict[str, list[Request]] = {}
+        for request in requests:
+            by_name.setdefault(request.name, []).append(request)
+        kept = []
+        for group in by_name.values():
+            fits = [one for one in group if applies(one, self.env, self.python)] if len(group) > 1 else group
+            kept.append((fits or group)[-1])
+        return kept
 
     def _want(self, request: Request) -> Want:
         version = request.version
@@ -254,8 +276,17 @@ class _Run:
             before = self.state.get(name)
             if before is not None and before.version == offer.version:
                 continue
+            if before is None and self._may_be_there(name):
+                continue
             via = solution.via.get(name)
             self._set(step, self._chosen(step, name, offer.version, None, self._title(via, solution), offer, view))
+
+    def _may_be_there(self, name: str) -> bool:
+        """An image made for training holds numpy and more in versions that its name does not tell."""
+        if not self.env.is_image or name in TORCH_FAMILY:
+            return False
+        base = self.env.base
+        return base is None or base.repository not in _PLAIN_IMAGES
 
     @staticmethod
     def _title(name: str | None, solution: Solution) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
@@ -32,7 +33,10 @@ def rows(
     since: date | None = None,
     is_required_read: bool = True,
 ) -> dict[str, Any] | None:
-    """The row of a project; None: the index has none. Requirements on names that are not `tracked` are left out."""
+    """The row of a project; None: the index has none. Requirements on names that are not `tracked` are left out.
+
+    `older` lists the releases before `since`: that they exist is all that is kept of them.
+    """
     files = index.files(project)
     if files is None:
         return None
@@ -50,11 +54,16 @@ def rows(
     sets: list[list[str]] = []
     releases: dict[str, Any] = {}
     for version, group in kept.items():
-        wanted = requirements.get(version)
-        if wanted is not None and wanted not in sets:
-            sets.append(wanted)
-        releases[str(version)] = _release(group, dates[version], None if wanted is None else sets.index(wanted))
-    return {"requirement_sets": sets, "releases": releases}
+        read = requirements.get(version)
+        if read is not None and read.wanted not in sets:
+            sets.append(read.wanted)
+        row = _release(group, dates[version], None if read is None else sets.index(read.wanted))
+        if read is not None and read.refused:
+            row["refused"] = read.refused
+        releases[str(version)] = row
+    found: dict[str, Any] = {"requirement_sets": sets, "releases": releases}
+    older = [str(version) for version in sorted(by_version) if version not in kept]
+    return {**found, "older": older} if older else found
 
 
 def _released(files: Iterable[IndexFile]) -> date | None:
@@ -140,27 +149,47 @@ def glibc(wheels: Iterable[IndexFile]) -> str | None:
     return None if not floors else "{}.{}".format(*min(floors))
 
 
+@dataclass(frozen=True)
+class _Read:
+    """What one release requires; `refused` is a line that new installers do not take (`torch (>=1.9.*)`)."""
+
+    wanted: list[str]
+    refused: str
+
+
 def _requirements(
     index: PackageIndex, kept: Mapping[Version, list[IndexFile]], tracked: frozenset[str]
-) -> dict[Version, list[str]]:
+) -> dict[Version, _Read]:
     minors: dict[tuple[int, ...], list[Version]] = {}
     for version in kept:
         minors.setdefault(version.release[:2], []).append(version)
-    found: dict[Version, list[str]] = {}
+    found: dict[Version, _Read] = {}
     for versions in minors.values():
         first, last = versions[0], versions[-1]
         ends = []
         for version in dict.fromkeys((first, last)):
             raw = _metadata(index, kept[version])
             if raw is not None:
-                found[version] = relevant(raw, tracked)
+                found[version] = _read(raw, tracked)
                 ends.append(found[version])
         for version in versions[1:-1]:
             if len(ends) == 2 and ends[0] == ends[1]:
                 found[version] = ends[0]
             elif (raw := _metadata(index, kept[version])) is not None:
-                found[version] = relevant(raw, tracked)
+                found[version] = _read(raw, tracked)
     return found
+
+
+def _read(raw: Iterable[str], tracked: frozenset[str]) -> _Read:
+    return _Read(relevant(raw, tracked), next((text for text in raw if not _is_requirement(text)), ""))
+
+
+def _is_requirement(text: str) -> bool:
+    try:
+        Requirement(text)
+    except InvalidRequirement:
+        return False
+    return True
 
 
 def _metadata(index: PackageIndex, files: Iterable[IndexFile]) -> tuple[str, ...] | None:
@@ -170,6 +199,7 @@ def _metadata(index: PackageIndex, files: Iterable[IndexFile]) -> tuple[str, ...
     return index.requirements(wheels[0]) if wheels else None
 
 
+_STAR = re.compile(r"((?:>=|<=|>|<|~=)\s*[0-9][0-9.]*?)\.\*")
 _DEVELOPERS = re.compile(
     r"extra == [\"'](?:\w+[-_])?(?:dev|develop|development|tests?|testing|test[-_]\w+|tests[-_]\w+|docs?|docs[-_]\w+|"
     r"quality|lint|all|benchmarks?|examples?|build|ci|release|typing|pre-commit|strategies|readthedocs|rtfd|full|"
@@ -187,7 +217,8 @@ def relevant(requirements: Iterable[str], tracked: frozenset[str]) -> list[str]:
     found = []
     for text in requirements:
         try:
-            requirement = Requirement(text)
+            # `>=1.9.*` was taken for `>=1.9` until pip 24.1, and uv still takes it so.
+            requirement = Requirement(_STAR.sub(r"\1", text))
         except InvalidRequirement:
             continue
         if canonicalize_name(requirement.name) not in tracked or _is_for_developers(text) or requirement.url:

@@ -12,7 +12,7 @@ from packaging.version import Version
 
 from builder.catalog import Catalog
 from builder.catalog_rows.base import Arch
-from builder.catalog_rows.packages import Release, requirement, specifier
+from builder.catalog_rows.packages import Package, Release, requirement, specifier
 from builder.catalog_rows.python import NumpyRelease
 from builder.catalog_rows.torch import TorchRelease
 from builder.catalog_rows.torch_parts import COMPANIONS
@@ -68,6 +68,7 @@ class Shelf:
         self.arch: Arch = arch
         self._offers: dict[str, tuple[Offer, ...] | None] = {}
         self._single: dict[tuple[str, str], Offer | None] = {}
+        self._bare: dict[str, tuple[Offer, ...]] = {}
 
     def knows(self, name: str) -> bool:
         return name in _OWN_TOPIC or self.catalog.packages.get(name) is not None
@@ -84,13 +85,24 @@ class Shelf:
             yield from self.offers(name)
             return
         package = self.catalog.packages.get(name)
-        for release in () if package is None else package.newest_first():
+        if package is None:
+            return
+        for release in package.newest_first():
             key = (name, str(release.version))
             if key not in self._single:
                 self._single[key] = self._of_release(release)
             offer = self._single[key]
             if offer is not None:
                 yield offer
+        yield from self._older(package)
+
+    def _older(self, package: Package) -> tuple[Offer, ...]:
+        """Releases of which only the version is kept: they come last, whatever their number."""
+        if package.name not in self._bare:
+            self._bare[package.name] = tuple(
+                Offer(package.name, version, pythons=None, requires=None) for version in package.older
+            )
+        return self._bare[package.name]
 
     def offer(self, name: str, version: Version) -> Offer | None:
         """None: the facts have no such release."""
@@ -116,8 +128,12 @@ class Shelf:
             found = next((key for key in table if Version(key) == version), None)
             return None if found is None else _of_companion(name, version, table[found])
         package = self.catalog.packages.get(name)
-        release = None if package is None else package.release(version)
-        return None if release is None else self._of_release(release)
+        if package is None:
+            return None
+        release = package.release(version)
+        if release is not None:
+            return self._of_release(release)
+        return next((offer for offer in self._older(package) if offer.version == version), None)
 
     def _all(self, name: str) -> Iterator[Offer]:
         if name == "torch":
@@ -132,6 +148,7 @@ class Shelf:
             package = self.catalog.packages.get(name)
             if package is not None:
                 yield from map(self._of_release, package.releases.values())
+                yield from self._older(package)
 
     def _of_release(self, release: Release) -> Offer:
         return Offer(

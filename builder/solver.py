@@ -15,7 +15,7 @@ from packaging.version import Version
 from builder.shelf import Offer, Shelf, marker_holds
 from builder.versions import PythonVersion
 
-LIMIT = 1500
+LIMIT = 20000
 _ASKED_BY_MANY = frozenset(
     {
         "huggingface-hub", "llvmlite", "numpy", "packaging", "protobuf", "pyarrow", "safetensors", "sentencepiece",
@@ -94,12 +94,27 @@ class _Search:
     chosen: dict[str, Offer] = field(default_factory=dict)
     via: dict[str, str] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
+    capped: set[str] = field(default_factory=set)  # the user's own line keeps newer releases out
     steps: int = 0
+    _takable: dict[str, tuple[list[Offer], Iterator[Offer]]] = field(default_factory=dict)
+    _left: dict[tuple[str, frozenset[str]], bool] = field(default_factory=dict)
 
-    def candidates(self, name: str) -> Iterable[Offer]:
-        if name in self.pinned:
-            return (self.pinned[name],)
-        return (offer for offer in self._in_order(name) if self._may_take(offer))
+    def candidates(self, name: str) -> Iterator[Offer]:
+        """Best first. What does not change during the search is looked at once."""
+        if name not in self._takable:
+            pinned = self.pinned.get(name)
+            found = (offer for offer in self._in_order(name) if self._may_take(offer))
+            self._takable[name] = ([], iter((pinned,)) if pinned is not None else found)
+        seen, rest = self._takable[name]
+        position = 0
+        while True:
+            if position == len(seen):
+                offer = next(rest, None)
+                if offer is None:
+                    return
+                seen.append(offer)
+            yield seen[position]
+            position += 1
 
     def _in_order(self, name: str) -> Iterator[Offer]:
         kept = self.installed.get(name)
@@ -132,8 +147,11 @@ class _Search:
                 raise _LimitReachedError
             added, new, clash = self._add(offer)
             if clash is not None:
-                refused.append(clash)
-                blamed.add(clash.other.name)
+                if isinstance(clash, Refused):
+                    refused.append(clash)
+                    blamed.add(clash.other.name)
+                else:
+                    blamed |= {bound.by.name for bound in clash.bounds if bound.by is not None} - {name}
                 self._undo(added)
                 continue
             self.chosen[name] = offer
@@ -152,11 +170,20 @@ class _Search:
         return frozenset(blamed)
 
     def _rank(self, name: str) -> tuple[int, str]:
-        """First torch, because everything hangs on it; then who asks before who is asked, so that bounds are known."""
-        return (0 if name == "torch" else 2 if name in _ASKED_BY_MANY else 1, name)
+        """First torch, because everything hangs on it; then what the user limits, since that leaves the least choice.
 
-    def _add(self, offer: Offer) -> tuple[list[str], list[str], Refused | None]:
-        """Puts what the release requires on the books: the names touched, the names to place, what it clashes with."""
+        Of the rest, who asks comes before who is asked, so that bounds are known.
+        """
+        if name == "torch":
+            return (0, name)
+        return ((1 if name in self.capped else 3) + (name in _ASKED_BY_MANY), name)
+
+    def _add(self, offer: Offer) -> tuple[list[str], list[str], Refused | Failure | None]:
+        """Puts what the release requires on the books: the names touched, the names to place, what it clashes with.
+
+        A package to come that nothing could be taken of any more is a clash as well: found when it is placed, all that
+        was placed between would have been tried in every combination.
+        """
         touched: list[str] = []
         new: list[str] = []
         is_firm = offer.name in self.pinned
@@ -176,7 +203,17 @@ class _Search:
             touched.append(name)
             if there is None:
                 new.append(name)
+                if len(self.bounds[name]) > 1 and not self._is_left(name):
+                    failure = Failure(name, tuple(self.bounds[name]), ())
+                    self.failures.append(failure)
+                    return touched, new, failure
         return touched, new, None
+
+    def _is_left(self, name: str) -> bool:
+        key = (name, frozenset(str(bound.specifier) for bound in self.bounds[name]))
+        if key not in self._left:
+            self._left[key] = any(self.meets(name, offer.version) for offer in self.candidates(name))
+        return self._left[key]
 
     def _undo(self, touched: Iterable[str]) -> None:
         for name in touched:
@@ -204,6 +241,8 @@ def solve(
             continue
         search.bounds.setdefault(want.name, []).append(Bound(want.specifier, want.says))
         search.extras[want.name] = (*search.extras.get(want.name, ()), *want.extras)
+        if any(each.operator in {"<", "<=", "~=", "=="} for each in want.specifier):
+            search.capped.add(want.name)
         if want.is_bound_only:
             continue
         if want.name not in names:

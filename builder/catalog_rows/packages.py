@@ -87,6 +87,11 @@ class Release:
         return None if text is None else GlibcVersion.parse(text)
 
     @property
+    def refused(self) -> str:
+        """A requirement that pip takes for invalid from 24.1 on; "" where all are fine."""
+        return str(self._raw.get("refused", ""))
+
+    @property
     def requires(self) -> tuple[Requirement, ...] | None:
         """On tracked packages; None: not known."""
         number = self._raw.get("requires")
@@ -122,10 +127,10 @@ class Package(Row):
             return Release(self.name, version, raw, self._sets)
         return self.releases.get(Version(version.public))
 
-    @property
-    def is_complete_from(self) -> Version:
-        """The oldest release in the facts: whatever is older was left out, not missing."""
-        return next(reversed(self.releases))
+    @cached_property
+    def older(self) -> tuple[Version, ...]:
+        """Releases that exist and of which nothing else is kept, newest first."""
+        return tuple(sorted(map(Version, self._raw.get("older", ())), reverse=True))
 
     @cached_property
     def has_binary_wheels(self) -> bool:

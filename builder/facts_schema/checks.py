@@ -34,11 +34,13 @@ class PackageRelease(Row):
     yanked: bool = False
     deleted: bool = False
     requires: int | None = None
+    refused: Text | None = None  # a requirement that is not written as one
 
 
 class Project(Inheriting):
     requirement_sets: list[list[RequirementText]]
     releases: dict[Package, PackageRelease]
+    older: tuple[Package, ...] = ()  # releases of which nothing else is kept
 
     @model_validator(mode="after")
     def _sets_exist(self) -> Project:

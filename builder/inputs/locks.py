@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -41,6 +42,9 @@ def read_into(content: str, file: str, kind: Kind, draft: Draft, *, included_by:
     for position, entry in enumerate(listed):
         origin = Origin(file, document.table_line(_TABLES[kind], position))
         _package(entry, origin, kind, draft, number, roots)
+    # Every entry names where it came from: the default index speaks for those that do not.
+    bound = tuple((r.name, r.index) for r in draft.requests if r.step == number and r.index is not None)
+    draft.change_step(number, indexes=replace(settings, for_package=tuple(dict.fromkeys(bound))))
 
 
 def _python(document: TomlText, file: str, kind: Kind, draft: Draft) -> None:

@@ -34,12 +34,16 @@ def pins_agree_with_torch(o: Outcome) -> Iterator[Finding]:
             continue
         if requirement.specifier.contains(chosen.version, prereleases=True):
             continue
+        # A step of its own after torch replaces the library on purpose, and mostly works.
+        is_later = chosen.step > torch.step
         yield finding(
             "cuda-library-pin",
-            "error",
+            "warning" if is_later else "error",
             f"{name} {chosen.version}",
             [torch.says, release.cite(f"torch {release.version} requires {name}{requirement.specifier}"), chosen.says],
-            f"an installer refuses the two together, and without its check torch would load the wrong {name}",
+            f"torch would load another {name} than it was tested with"
+            if is_later
+            else f"an installer refuses the two together, and without its check torch would load the wrong {name}",
             tries=[Change("pin", name, str(requirement.specifier)), Change("remove", name, "")],
         )
 
@@ -110,9 +114,10 @@ def one_major(o: Outcome) -> Iterator[Finding]:
             because.append(o.packages[twin].says)
         elif torch is not None:
             because.append(f"{torch.says}, built for CUDA {toolkit}")
+        is_later = torch is not None and chosen.step > torch.step and twin is None
         yield finding(
             "cuda-majors-mixed",
-            "error" if overlaps or twin is not None else "warning",
+            "error" if (overlaps or twin is not None) and not is_later else "warning",
             name,
             because,
             "files of two CUDA versions overwrite each other"

@@ -11,6 +11,7 @@ from packaging.version import Version
 from builder.catalog_rows.packages import Hazard
 from builder.environment import BaseImage, Request, Variable
 from builder.explain import joined
+from builder.in_force import applies
 from builder.outcome import Chosen, Outcome
 from builder.rules.base import Change, Finding, Severity, finding
 from builder.versions import CudaVariant, CudaVersion
@@ -63,7 +64,7 @@ def native_library_exists(o: Outcome) -> Iterator[Finding]:
 class _Label:
     cuda: CudaVersion | None
     cuda_major: int | None
-    torch: str | None
+    torch: tuple[str, ...]  # minor versions that it may mean: `210` is 2.1.0 or 2.10
     is_cxx11: bool | None
 
 
@@ -72,27 +73,29 @@ def _label(text: str) -> _Label | None:
     cuda, torch, abi = (_LABEL[key].search(local) for key in ("cuda", "torch", "abi"))
     if torch is None and abi is None and ("+" not in text or cuda is None):
         return None  # a name may hold `cu` for other reasons; a local label that does is a CUDA build
-    minor = None
-    if torch is not None:
-        digits = torch[1]
-        minor = (
-            digits
-            if "." in digits
-            else f"{digits[0]}.{digits[1:2]}"
-            if len(digits) < 4
-            else f"{digits[0]}.{digits[1:3]}"
-        )
-        minor = ".".join(minor.split(".")[:2])
     number = cuda[1] if cuda is not None else None
     full = CudaVersion.from_variant(f"cu{number}") if number is not None and len(number) == 3 else None
     major = full.major if full is not None else int(number) if number is not None else None
-    return _Label(full, major, minor, None if abi is None else abi[1].lower() == "true")
+    minors = () if torch is None else _torch_minors(torch[1])
+    return _Label(full, major, minors, None if abi is None else abi[1].lower() == "true")
+
+
+def _torch_minors(text: str) -> tuple[str, ...]:
+    """`2.4.0`, `240` and `24` are 2.4; `113` and `1131` are 1.13, `2100` is 2.10; `210` may be either."""
+    if "." in text:
+        return (".".join(text.split(".")[:2]),)
+    one, two = f"{text[0]}.{text[1:2]}", f"{text[0]}.{text[1:3]}"
+    if len(text) < 3:
+        return (one,)
+    if text[1] != "1":
+        return (one,)
+    return (one, two) if len(text) == 3 and text[0] != "1" else (two,)
 
 
 def wheel_label_matches(o: Outcome) -> Iterator[Finding]:
     """A ready wheel whose name says for which torch, CUDA, ABI and Python it was built."""
     for request in o.env.requests:
-        if request.name in {"torch", "torchvision", "torchaudio"}:
+        if request.name in {"torch", "torchvision", "torchaudio"} or not applies(request, o.env):
             continue
         text = request.wheel.filename if request.wheel is not None else f"+{request.local}" if request.local else ""
         label = _label(text.replace("%2B", "+")) if text else None
@@ -109,8 +112,8 @@ def _label_faults(o: Outcome, request: Request, text: str, label: _Label) -> Ite
     says = f"{request.origin}: the name of `{request.name if text.startswith('+') else ''}{text}`"
     wrong: list[str] = []
     because: list[str] = []
-    if label.torch is not None and ".".join(map(str, torch.version.release[:2])) != label.torch:
-        wrong.append(f"it is built for torch {label.torch}")
+    if label.torch and ".".join(map(str, torch.version.release[:2])) not in label.torch:
+        wrong.append(f"it is built for torch {label.torch[-1]}")
     toolkit = o.torch_toolkit
     if label.cuda_major is not None and toolkit is not None and label.cuda_major != toolkit.major:
         wrong.append(f"it is built for CUDA {label.cuda or label.cuda_major}")
@@ -124,7 +127,8 @@ def _label_faults(o: Outcome, request: Request, text: str, label: _Label) -> Ite
     if wrong:
         yield finding(
             "extension-abi",
-            "error",
+            # An open range may be held at the right torch by something that was not given.
+            "error" if torch.is_pinned or torch.request is None else "warning",
             request.name,
             [f"{says} says that {joined(wrong)}", torch.says, *because],
             "its native module would miss a symbol of torch",

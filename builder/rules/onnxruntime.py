@@ -331,9 +331,11 @@ def exporter_has_onnxscript(o: Outcome) -> Iterator[Finding]:
     script = o.package("onnxscript")
     if script is None:
         plan = onnx.says if onnx is not None else f"{o.env.opset_origin} asks for opset {o.env.opset}"
+        # A lock pins everything, and onnx may be there to be read alone.
+        is_pinned = onnx is not None and onnx.is_pinned and not o.env.is_lock
         yield finding(
             "onnxscript-missing",
-            "error" if o.env.opset is not None or (onnx is not None and onnx.is_pinned) else "warning",
+            "error" if o.env.opset is not None or is_pinned else "warning",
             torch.title,
             [torch.says, release.onnx_export.fact, o.catalog.note("onnx-dynamo").fact, plan],
             "exporting to ONNX would stop at a missing module",
