@@ -55,6 +55,12 @@ def _verdict(document: CheckDocument) -> str:
     parts += [ask.name for ask, _ in outcome.gpus]
     if outcome.driver is not None:
         parts.append(f"driver {outcome.driver}")
+    if not parts and outcome.env.base is not None:
+        parts = [outcome.env.base.reference]
+    if not parts:
+        parts = [each.title for name, each in outcome.packages.items() if outcome.shelf.knows(name) and each.version][
+            :4
+        ]
     mark = {"compatible": "✓", "incompatible": "✗", "unknown": "–"}[document.verdict]
     name = f" {document.name}" if document.name else ""
     return f"{mark} {document.verdict}{name}: {joined(parts, limit=9) if parts else 'nothing that the facts judge'}"

@@ -40,6 +40,7 @@ _PYTHONS = tuple(PythonVersion((3, minor)) for minor in range(6, 16))
 
 
 def outcome(env: Environment, catalog: Catalog) -> Outcome:
+    env = _with_arch(env, catalog)
     arch: Arch = env.arch or "x86_64"
     shelf = shelf_of(catalog, arch)
     today = _today(env, catalog)
@@ -67,6 +68,16 @@ def outcome(env: Environment, catalog: Catalog) -> Outcome:
         conflicts=tuple(run.conflicts),
         undecided=tuple(run.undecided),
     )
+
+
+def _with_arch(env: Environment, catalog: Catalog) -> Environment:
+    """Cards that are sold with an ARM processor say the architecture where nobody does."""
+    if env.arch is not None or not env.gpus or env.platforms:
+        return env
+    gpus = [_gpu(ask.name, catalog) for ask in env.gpus]
+    if any(gpu is None or gpu.host != "aarch64" for gpu in gpus):
+        return env
+    return replace(env, arch="aarch64", arch_origin=None)
 
 
 def _gpu(name: str, catalog: Catalog) -> Gpu | None:

@@ -104,6 +104,12 @@ class Outcome:
         return None if self.env.driver is None else self.env.driver.version
 
     @property
+    def arch_says(self) -> str:
+        if self.env.arch_origin is not None or not self.known_gpus:
+            return f"{self.env.arch_origin} says {self.arch}"
+        return f"{self.known_gpus[0].name} is sold with an ARM processor ({self.arch})"
+
+    @property
     def has_windows_driver(self) -> bool:
         """Windows drivers have numbers of their own, in two parts; WSL shows the one of its host."""
         if self.driver is None or self.env.driver is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -11,6 +11,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from builder.catalog import Catalog
+from builder.catalog_rows.base import Arch
 from builder.catalog_rows.gpus import Gpu
 from builder.catalog_rows.torch import TorchBuild, TorchRelease
 from builder.errors import UsageError
@@ -18,6 +19,7 @@ from builder.explain import joined
 from builder.versions import DriverVersion, InvalidVersionError, PythonVersion
 
 _MIDDLE = 2  # of the Pythons a release has wheels for, not the newest two: neighbours take a while to follow
+_SHOWN = 8  # lines about what is out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +64,7 @@ class Usable:
     torchvision: str | None
     numpy: str | None  # the bound that torch or onnxruntime-gpu need, None where any numpy will do
     base: str
+    arch: Arch
     is_default: bool
     reasons: tuple[str, ...]
 
@@ -72,6 +75,7 @@ class Answer:
     wish: Wish
     sets: tuple[Usable, ...]
     out: tuple[tuple[str, str], ...]  # what is newer than the first set, and why it is out
+    alone: tuple[tuple[str, str], ...]  # cards that no build serves together: what serves each
     facts_of: str
 
     def to_json(self) -> dict[str, Any]:
@@ -90,10 +94,12 @@ class Answer:
                     "onnxruntime_gpu": each.onnxruntime_gpu,
                     "numpy": each.numpy,
                     "base": each.base,
+                    "arch": each.arch,
                     "reasons": list(each.reasons),
                 }
                 for each in self.sets
             ],
+            "alone": [{"gpu": gpu, "why": why} for gpu, why in self.alone],
             "out": [{"what": what, "why": why} for what, why in self.out],
             "facts": self.facts_of,
         }
@@ -103,10 +109,12 @@ def recommend(wish: Wish, catalog: Catalog, *, count: int = 5) -> Answer:
     gpus = tuple(_gpu(name, catalog) for name in wish.gpus)
     sets: list[Usable] = []
     out: list[tuple[str, str]] = []
-    for release in catalog.torch_releases():
+    undriven = [line for gpu in gpus if (line := _undriven(gpu, wish, catalog)) is not None]
+    arch: Arch = "aarch64" if gpus and all(gpu.host == "aarch64" for gpu in gpus) else "x86_64"
+    for release in () if undriven else catalog.torch_releases():
         if wish.torch is not None and not wish.torch.contains(release.version):
             continue
-        best, why = _best_build(release, gpus, wish, catalog)
+        best, why = _best_build(release, gpus, wish, catalog, arch)
         if best is None:
             if not sets:
                 out.append((f"torch {release.version}", why))
@@ -115,8 +123,34 @@ def recommend(wish: Wish, catalog: Catalog, *, count: int = 5) -> Answer:
             break
         if sets and sets[-1].torch.release[:2] == release.version.release[:2]:
             continue  # an older patch of the same minor version adds nothing
-        sets.append(_usable(release, best, gpus, wish, catalog))
-    return Answer(gpus=gpus, wish=wish, sets=tuple(sets), out=tuple(_merged(out)), facts_of=str(catalog.generated))
+        sets.append(_usable(release, best, gpus, wish, catalog, arch))
+    is_apart = not sets and not undriven and len(gpus) > 1
+    alone = tuple((gpu.name, _alone(gpu, wish, catalog)) for gpu in gpus) if is_apart else ()
+    return Answer(
+        gpus=gpus,
+        wish=wish,
+        sets=tuple(sets),
+        out=(*undriven, *_merged(out)),
+        alone=alone,
+        facts_of=str(catalog.generated),
+    )
+
+
+def _undriven(gpu: Gpu, wish: Wish, catalog: Catalog) -> tuple[str, str] | None:
+    """Why the driver cannot drive the card, whatever torch is taken."""
+    row = catalog.generation_drivers(gpu)
+    if row is None or wish.driver is None or gpu.kind == "embedded":
+        return None
+    if row.first_branch is not None and wish.driver.branch < row.first_branch:
+        return gpu.name, f"needs a driver of branch {row.first_branch} or newer, and {wish.driver} is there"
+    if row.last_branch is not None and wish.driver.branch > row.last_branch:
+        return gpu.name, f"is driven up to branch {row.last_branch}, and {wish.driver} is there"
+    return None
+
+
+def _alone(gpu: Gpu, wish: Wish, catalog: Catalog) -> str:
+    found = recommend(replace(wish, gpus=(gpu.name,)), catalog, count=1).sets
+    return f"torch {found[0].torch} {found[0].variant}" if found else "none"
 
 
 def _gpu(name: str, catalog: Catalog) -> Gpu:
@@ -132,39 +166,53 @@ def _gpu(name: str, catalog: Catalog) -> Gpu:
 
 
 def _best_build(
-    release: TorchRelease, gpus: Sequence[Gpu], wish: Wish, catalog: Catalog
+    release: TorchRelease, gpus: Sequence[Gpu], wish: Wish, catalog: Catalog, arch: Arch
 ) -> tuple[TorchBuild | None, str]:
     """The build with the newest toolkit that serves all; else the one line that says why none does."""
-    if wish.python is not None and wish.python not in release.pythons():
-        have = joined([str(python) for python in release.pythons()], limit=8)
-        return None, f"has wheels for Python {have}"
+    if not release.pythons(arch):
+        return None, f"has no wheel for {arch}"
+    if wish.python is not None and wish.python not in release.pythons(arch):
+        have = joined([str(python) for python in release.pythons(arch)], limit=8)
+        return None, f"has no wheel for Python {wish.python}, only for {have}"
     fits: list[TorchBuild] = []
-    reasons: list[str] = []
-    by_floor: dict[str, list[str]] = {}
-    for build in reversed(release.builds()):
+    reasons: dict[str, list[str]] = {}
+    for build in reversed(release.builds(arch)):
         toolkit = build.variant.toolkit
         if toolkit is None:
             continue
-        floor = catalog.driver_floor(toolkit).driver
-        if wish.driver is not None and floor is not None and wish.driver < floor:
-            by_floor.setdefault(str(floor), []).append(build.variant.tag)
-            continue
-        missing = [gpu for gpu in gpus if build.runs_on(gpu.compute_capability) is False]
-        unknown = [gpu for gpu in gpus if build.runs_on(gpu.compute_capability) is None]
-        if missing:
-            reasons.append(f"{build.variant} has no code for {missing[0].name} ({missing[0].compute_capability.sm})")
-        elif unknown:
-            reasons.append(f"{build.variant} has no list of architectures in the facts")
-        else:
+        why = _unfit(build, gpus, wish, catalog)
+        if why is None:
             fits.append(build)
+        else:
+            reasons.setdefault(why, []).append(build.variant.tag)
     if not fits:
-        drivers = [
-            f"{joined(tags)} {'needs' if len(tags) == 1 else 'need'} driver {floor} or newer"
-            for floor, tags in by_floor.items()
-        ]
-        return None, joined([*list(dict.fromkeys(reasons)), *drivers], limit=4)
-    default = next((build for build in fits if build.variant == release.default_variant()), None)
+        lines = [f"{joined(tags)} {_plural(why, len(tags))}" for why, tags in reasons.items()]
+        return None, joined(lines, limit=4) or f"has no CUDA build for {arch}"
+    default = next((build for build in fits if build.variant == release.default_variant(arch)), None)
     return default or fits[0], ""
+
+
+def _unfit(build: TorchBuild, gpus: Sequence[Gpu], wish: Wish, catalog: Catalog) -> str | None:
+    toolkit = build.variant.toolkit
+    floor = None if toolkit is None or _is_jetson(gpus) else catalog.driver_floor(toolkit).driver
+    if wish.driver is not None and floor is not None and wish.driver < floor:
+        return f"needs driver {floor} or newer"
+    for gpu in gpus:
+        if build.runs_on(gpu.compute_capability) is False:
+            return f"has no code for {gpu.name} ({gpu.compute_capability.sm})"
+    if any(build.runs_on(gpu.compute_capability) is None for gpu in gpus):
+        return "has no list of architectures in the facts"
+    return None
+
+
+def _is_jetson(gpus: Sequence[Gpu]) -> bool:
+    """Their drivers are JetPack's own: no floor speaks of them."""
+    return bool(gpus) and all(gpu.kind == "embedded" for gpu in gpus)
+
+
+def _plural(why: str, count: int) -> str:
+    verb, _, rest = why.partition(" ")
+    return why if count == 1 else f"{'need' if verb == 'needs' else 'have'} {rest}"
 
 
 def _merged(out: list[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -180,8 +228,10 @@ def _merged(out: list[tuple[str, str]]) -> list[tuple[str, str]]:
     ]
 
 
-def _usable(release: TorchRelease, build: TorchBuild, gpus: Sequence[Gpu], wish: Wish, catalog: Catalog) -> Usable:
-    pythons = release.pythons()
+def _usable(
+    release: TorchRelease, build: TorchBuild, gpus: Sequence[Gpu], wish: Wish, catalog: Catalog, arch: Arch
+) -> Usable:
+    pythons = release.pythons(arch)
     python = wish.python or (pythons[-1 - _MIDDLE] if len(pythons) > _MIDDLE else pythons[0])
     toolkit = build.variant.toolkit
     transformers = next(
@@ -194,7 +244,7 @@ def _usable(release: TorchRelease, build: TorchBuild, gpus: Sequence[Gpu], wish:
         ),
         None,
     )
-    cudnn = release.cudnn_major(build.variant)
+    cudnn = release.cudnn_major(build.variant, arch)
     runtime = next(
         (
             row
@@ -204,8 +254,8 @@ def _usable(release: TorchRelease, build: TorchBuild, gpus: Sequence[Gpu], wish:
             and toolkit is not None
             and row.cuda_major == toolkit.major
             and (cudnn is None or row.cudnn_major == cudnn)
-            and python in (row.pythons() or ())
-            and all(row.runs_on(gpu.compute_capability) is not False for gpu in gpus)
+            and python in (row.pythons(arch) or ())
+            and all(row.runs_on(gpu.compute_capability, arch) is not False for gpu in gpus)
         ),
         None,
     )
@@ -222,7 +272,8 @@ def _usable(release: TorchRelease, build: TorchBuild, gpus: Sequence[Gpu], wish:
         torchvision=vision,
         numpy=None if bound is None else str(bound),
         base=f"python:{python}-slim-bookworm",
-        is_default=build.variant == release.default_variant(),
+        arch=arch,
+        is_default=build.variant == release.default_variant(arch),
         reasons=tuple(_reasons(release, build, gpus, wish, catalog)),
     )
 
@@ -234,11 +285,15 @@ def _reasons(release: TorchRelease, build: TorchBuild, gpus: Sequence[Gpu], wish
         found.append(f"its {code} code runs on {gpu.name} (compute capability {gpu.compute_capability})")
     toolkit = build.variant.toolkit
     floor = None if toolkit is None else catalog.driver_floor(toolkit).driver
-    if floor is not None and wish.driver is not None:
+    if toolkit is not None and _is_jetson(gpus):
+        found.append(f"{build.variant} needs a JetPack with CUDA {toolkit.major}")
+    elif floor is not None and wish.driver is not None:
         found.append(f"{build.variant} needs driver {floor}, and {wish.driver} is there")
     elif floor is not None:
         found.append(f"{build.variant} needs driver {floor} or newer")
-    if build.variant == release.default_variant():
+    if build.arch != "x86_64":
+        found.append(f"{gpus[0].name} is sold with an ARM processor, and it is a build for {build.arch}")
+    if build.variant == release.default_variant(build.arch):
         found.append("it is the build of the default index")
     return found
 
@@ -259,10 +314,12 @@ def text(answer: Answer) -> str:
             lines += [f"   {'because' if place == 0 else 'and'} {reason}" for place, reason in enumerate(each.reasons)]
     if not answer.sets:
         lines.append("no torch of the facts serves all of this")
+    if answer.alone:
+        lines += ["", "each card alone:", *(f"  {gpu}: {what}" for gpu, what in answer.alone)]
     if answer.out:
         lines += ["", "newer ones are out:" if answer.sets else "all are out:"]
-        lines += [f"  {what}: {why}" for what, why in answer.out[:12]]
-        if len(answer.out) > 12:
-            lines.append(f"  and {len(answer.out) - 12} more")
+        lines += [f"  {what}: {why}" for what, why in answer.out[:_SHOWN]]
+        if len(answer.out) > _SHOWN:
+            lines.append(f"  and {len(answer.out) - _SHOWN} more")
     lines += ["", f"by the facts of {answer.facts_of}"]
     return "\n".join(lines) + "\n"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
-from builder.catalog_rows.base import Raw, Row
+from builder.catalog_rows.base import Arch, Raw, Row
 from builder.errors import UsageError
 from builder.versions import ComputeCapability, InvalidVersionError
 
@@ -63,6 +63,11 @@ class Gpu(Row):
     def kind(self) -> str | None:
         """`datacenter`, `consumer`, `workstation`, `embedded` or `desktop`; None for a bare capability."""
         return self._raw["class"]  # type: ignore[no-any-return]
+
+    @property
+    def host(self) -> Arch:
+        """What runs it: x86_64 unless it is sold with an ARM processor."""
+        return "aarch64" if self._raw.get("host") == "aarch64" else "x86_64"
 
     @property
     def is_capability_only(self) -> bool:

@@ -96,6 +96,7 @@ class Gpu(Sourced):
     generation: Text
     class_: Literal["datacenter", "consumer", "workstation", "embedded", "desktop"] = Field(alias="class")
     note: Text | None = None
+    host: Literal["aarch64"] | None = None  # the processor that the card is sold with, where it is no x86_64
 
     @model_validator(mode="after")
     def _one_capability(self) -> Gpu:

@@ -23,7 +23,7 @@ _CODENAME = re.compile(
 )
 _PYTHON = re.compile(r"(?:^|[-_])py(?:thon)?[-_]?(\d\.\d+(?:\.\d+)?|3\d{1,2})(?:[-_]|$)", re.IGNORECASE)
 _UBUNTU_NAMES = frozenset({"bionic", "focal", "jammy", "noble", "resolute"})
-_SYSTEMS = frozenset({"ubuntu", "debian"})
+_SYSTEMS = frozenset({"ubuntu", "debian", "centos", "rockylinux", "almalinux", "amazonlinux", "oraclelinux", "alpine"})
 
 
 def parse(reference: str, origin: Origin, *, stage: str | None = None, platform: str | None = None) -> BaseImage:

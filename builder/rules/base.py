@@ -65,6 +65,20 @@ Rule = Callable[[Outcome], Iterable[Finding]]
 _CITATION = re.compile(r"(.*) \(((?:verified-from-metadata|from-source|from-memory): .*)\)", re.DOTALL)
 
 
+# `note three-part: Two-part version tags ended with 11.1. ...`: the first sentence is the premise.
+_NOTE = re.compile(r"note [\w.-]+: (.*)", re.DOTALL)
+_SENTENCE_END = re.compile(r"\.(?= [A-Z'`]|$)")
+_OPENING = re.compile(r"(?:The|A|An|From|No|Images|Two-part|Tag|One) ")
+
+
+def _sentence(text: str) -> str:
+    match = _NOTE.fullmatch(text)
+    if match is None:
+        return text
+    first = _SENTENCE_END.split(match[1], maxsplit=1)[0]
+    return first[0].lower() + first[1:] if _OPENING.match(first) else first
+
+
 def finding(
     code: str,
     severity: Severity,
@@ -81,7 +95,7 @@ def finding(
     sources: list[str] = []
     for text in because:
         match = _CITATION.fullmatch(text)
-        premises.append(match[1] if match else text)
+        premises.append(_sentence(match[1] if match else text))
         if match and match[2] not in sources:
             sources.append(match[2])
     return Finding(

@@ -28,9 +28,14 @@ def cuda_tag_exists(o: Outcome) -> Iterator[Finding]:
 def _cuda_tag(o: Outcome, base: BaseImage, tag: str) -> Finding | None:
     says = f"{base.origin}: FROM {base.reference}"
     if tag == "latest":
+        unnamed = "no tag is named, which stands for `latest`" if base.tag is None else ""
+        tags = [image for image in o.catalog.cuda_image_tags(flavor="runtime") if image.is_end_of_life is not True]
+        tags = [image for image in tags if image.os.startswith("ubuntu")]
+        example = max(tags, key=lambda image: (image.version.parts, image.os), default=None)
         return finding(
-            "base-image-missing", "error", base.reference, [says, o.catalog.note("three-part").fact],
-            "there is no such tag to pull", hint=_nearest_hint(o, base),
+            "base-image-missing", "error", base.reference,
+            [says, unnamed, o.catalog.hazards.row("singles", "cuda-no-latest").fact], "there is no such tag to pull",
+            hint=None if example is None else f"name one, such as nvidia/cuda:{example.tag}",
         )  # fmt: skip
     parts = CudaImage.parts(tag)
     if parts is None:
@@ -55,12 +60,12 @@ def _cuda_tag(o: Outcome, base: BaseImage, tag: str) -> Finding | None:
                 [says, f"the newest image in the facts is of CUDA {newest}"], "whether the tag exists is not known",
             )  # fmt: skip
         same = sorted({v for v in known if v.split(".")[:2] == version_text.split(".")[:2]})
-        because = [says, o.catalog.note("form").fact]
+        because = [says, o.catalog.note("three-part" if version_text.count(".") == 1 else "form").fact]
         if same:
             because.append(f"the images of that CUDA are {joined(same)}")
         return finding(
             "base-image-missing", "error", base.reference, because,
-            f"there is no image of CUDA {version_text}", hint=_nearest_hint(o, base),
+            f"there is no image of that name: none has the version {version_text}", hint=_nearest_hint(o, base),
         )  # fmt: skip
     variants = sorted(
         {
@@ -69,7 +74,8 @@ def _cuda_tag(o: Outcome, base: BaseImage, tag: str) -> Finding | None:
             if str(image.version) == version_text and image.os == os
         }
     )
-    because = [says, o.catalog.note("no-cudnn-tags" if cudnn else "os-range").fact]
+    is_numbered = cudnn is not None and any(each.startswith("cudnn") for each in variants)
+    because = [says, o.catalog.note("cudnn-in-tag" if is_numbered else "no-cudnn-tags" if cudnn else "os-range").fact]
     if variants:
         because.append(f"for {os} there are {joined(variants, limit=8)}")
     elif not flavor or not os:

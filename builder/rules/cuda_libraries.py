@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from builder.outcome import Outcome
@@ -127,6 +128,30 @@ def one_major(o: Outcome) -> Iterator[Finding]:
         )
 
 
+def image_has_one_cublas(o: Outcome) -> Iterator[Finding]:
+    """CuBLAS of a wheel finds its second half on the loader path, where the image has its own."""
+    base, torch = o.env.base, o.torch
+    row = o.catalog.hazards.row("singles", "cublas-beside-image")
+    if base is None or base.repository != "nvidia/cuda" or base.toolkit is None or base.flavor == "base":
+        return
+    pin = _of_torch(o).get("nvidia-cublas-cu11")
+    toolkit = o.torch_toolkit
+    if torch is None or torch.version is None or pin is None or toolkit is None:
+        return
+    if torch.version not in SpecifierSet(row.text("value")) or base.toolkit.major != toolkit.major:
+        return
+    if base.toolkit.series == toolkit.series:
+        return
+    yield finding(
+        "library-path-shadows",
+        "warning",
+        base.reference,
+        [f"{base.origin}: {base.reference} holds cuBLAS of CUDA {base.toolkit}", torch.says, row.fact],
+        "importing torch may stop at a symbol that the image's libcublasLt does not have",
+        hint="use the base flavour, which holds no libraries, or the +cu117 wheel of the torch index",
+    )
+
+
 def loader_path_is_clear(o: Outcome) -> Iterator[Finding]:
     """LD_LIBRARY_PATH wins over the folders of the wheels."""
     path, torch = o.env.variable("LD_LIBRARY_PATH"), o.torch
@@ -150,4 +175,4 @@ def loader_path_is_clear(o: Outcome) -> Iterator[Finding]:
     )
 
 
-RULES = (pins_agree_with_torch, extras_agree_with_torch, one_major, loader_path_is_clear)
+RULES = (pins_agree_with_torch, extras_agree_with_torch, one_major, image_has_one_cublas, loader_path_is_clear)

@@ -76,7 +76,7 @@ def is_datacenter(gpu: Gpu) -> bool:
 def driver_drives_gpu(o: Outcome) -> Iterator[Finding]:
     """A card newer than the driver's branch, or one that the branch has dropped."""
     driver = o.driver
-    if driver is None:
+    if driver is None or o.has_embedded_driver:
         return
     # Windows numbers run on through a branch: those of 580 are 580 to 589.
     branch = driver.branch // 10 * 10 if o.has_windows_driver else driver.branch
@@ -173,8 +173,9 @@ def compat_libraries(o: Outcome) -> Iterator[Finding]:
             "compat-libs",
             "warning",
             base.reference,
-            [base_says, o.driver_says, native.fact, who, fact],
-            "the compat directory of the image must stay out of the loader path",
+            [base_says, o.driver_says, native.fact, who, fact, o.catalog.note("container-gate").fact],
+            f"the container may be refused (`unsatisfied condition: cuda>={base.toolkit.series}`), and CUDA would not "
+            "initialise (error 804) with the image's compat directory on the loader path",
             hint=f"use a base of CUDA {native.cuda} or older, or a newer driver",
         )
 

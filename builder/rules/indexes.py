@@ -102,7 +102,7 @@ def _aarch64(o: Outcome, torch: Chosen, wanted: CudaVariant) -> Iterator[Finding
         "torch-no-variant",
         "error",
         f"torch {torch.version} {wanted}",
-        [f"{o.env.arch_origin} says aarch64", torch.says, f"it is to come from a {wanted} build", first.fact],
+        [o.arch_says, torch.says, f"it is to come from a {wanted} build", first.fact],
         f"there is no torch {torch.version} {wanted} for aarch64",
         hint="take an image of NVIDIA for that machine, or a newer torch",
     )

@@ -184,7 +184,7 @@ def arch_has_wheel(o: Outcome) -> Iterator[Finding]:
         "error",
         torch.title,
         [
-            f"{o.env.arch_origin} says aarch64",
+            o.arch_says,
             torch.says,
             release.cite(f"torch {release.version} has no aarch64 wheel"),
         ],

@@ -33,7 +33,16 @@ def test_required_torch_and_python_hold() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpu", "driver"), [("K80", "470.256.02"), ("P100", "535.104.05"), ("RTX 4090", "550.54.15"), ("B200", "580.65.06")]
+    ("gpu", "driver"),
+    [
+        ("K80", "470.256.02"),
+        ("P100", "535.104.05"),
+        ("RTX 4090", "550.54.15"),
+        ("B200", "580.65.06"),
+        ("GB10", "580.95.05"),
+        ("GH200", "570.124.06"),
+        ("Jetson Thor", "580.00"),
+    ],
 )
 def test_what_is_recommended_passes_the_check(gpu: str, driver: str) -> None:
     for each in recommend(Wish.parse(gpus=(gpu,), driver=driver, torch=None, python=None), CATALOG).sets:
@@ -47,7 +56,26 @@ def test_what_is_recommended_passes_the_check(gpu: str, driver: str) -> None:
 
 def test_nothing_serves() -> None:
     shown = answer("K80", "RTX 5090")
-    assert shown.startswith("no torch of the facts serves all of this\n\nall are out:")
+    assert shown.startswith("no torch of the facts serves all of this\n\neach card alone:\n  K80: torch 2.7.1 cu118\n")
+    assert "\n\nall are out:\n  torch 2.15.0: cu134, cu132 and cu130 have no code for K80 (sm_37)\n" in shown
+
+
+@pytest.mark.parametrize(
+    ("gpu", "driver", "why"),
+    [
+        ("RTX 5090", "550.54", "RTX 5090: needs a driver of branch 570 or newer, and 550.54 is there"),
+        ("K80", "510.47", "K80: is driven up to branch 470, and 510.47 is there"),
+    ],
+)
+def test_a_driver_that_does_not_drive_the_card(gpu: str, driver: str, why: str) -> None:
+    shown = answer(gpu, driver=driver)
+    assert "1. torch" not in shown
+    assert why in shown
+
+
+def test_a_card_with_an_arm_processor_gets_builds_for_it() -> None:
+    first = recommend(Wish.parse(gpus=("GB10",), driver=None, torch="2.9.1", python=None), CATALOG).sets[0]
+    assert (first.arch, first.variant, first.is_default) == ("aarch64", "cu130", False)
 
 
 def test_unknown_cards_get_the_nearest_names() -> None:

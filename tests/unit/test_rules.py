@@ -168,6 +168,9 @@ def test_unknown_versions_are_unknown() -> None:
         ("library-of-torch", ("torch==2.5.1+cu118", "ctranslate2==4.5.0"), {}),
         ("cuda-library-pin", (), {"requirements": "torch==2.1.2\ntensorflow[and-cuda]==2.15.0\n"}),
         ("torch-no-variant", ("torch==2.1.2+cu121",), {"arch": "aarch64"}),
+        ("torch-no-variant", ("torch==2.1.2+cu121",), {"gpus": "GH200"}),
+        ("cpu-build-for-gpu", ("torch==2.9.1",), {"gpus": "DGX Spark", "indexes": "default"}),
+        ("glibc-too-old", (), {"dockerfile": "FROM centos:7\nRUN python3.11 -m pip install torch==2.7.1\n"}),
         ("gpu-not-covered", ("torch==2.9.1+cu128",), {"arch": "aarch64", "gpus": "Jetson Thor"}),
         ("gpu-not-covered", ("torch==2.9.1+cu126",), {"arch": "aarch64", "gpus": "Jetson AGX Orin"}),
         ("gpu-not-covered", ("torch==2.9.1+cu130",), {"arch": "aarch64", "gpus": "T4G"}),
@@ -187,6 +190,20 @@ def test_a_later_step_that_swaps_a_library_is_a_risk_only() -> None:
     text = "FROM python:3.11\nRUN pip install torch==2.1.2\nRUN pip install 'tensorflow[and-cuda]==2.15.0'\n"
     found = [each for each in judged(dockerfile=text).findings if each.code == "cuda-library-pin"]
     assert [each.severity for each in found] == ["warning"]
+
+
+def test_cublas_of_the_image_beside_that_of_the_wheel() -> None:
+    text = "FROM nvidia/cuda:11.3.1-cudnn8-{}-ubuntu20.04\nRUN pip install torch=={}\n"
+    (found,) = [each for each in judged(dockerfile=text.format("runtime", "1.13.1")).findings if "shadows" in each.code]
+    assert (found.code, found.severity) == ("library-path-shadows", "warning")
+    assert "library-path-shadows" not in codes(dockerfile=text.format("runtime", "2.0.1"))
+    assert "library-path-shadows" not in codes(dockerfile=text.format("runtime", "1.13.1").replace("11.3.1", "11.7.1"))
+
+
+def test_a_note_is_told_by_its_first_sentence() -> None:
+    (found,) = judged(dockerfile="FROM nvidia/cuda:12.1-runtime-ubuntu22.04\n").findings
+    assert "two-part version tags (11.1-devel-...) ended with 11.1; use x.y.z" in found.because
+    assert any("README" in source for source in found.facts)
 
 
 def test_a_build_that_was_never_published_is_no_hint() -> None:
