@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from builder import disk, installed, installed_record, lockfile
+from builder import disk, guard, installed, installed_record, lockfile
 from builder.engine import BuildPlan, BuiltImage, EngineInfo, Limits
 from builder.errors import BuildError, EngineError, PackageIndexError, TorchproofError, UsageError
 from builder.in_place_install import (
@@ -96,6 +96,7 @@ class InPlaceEngine:
         for folder, words in ((current, "already installed in"), (place.candidate(wanted), "found complete beside")):
             if folder is not None and _is_intact(folder, wanted):
                 note(f"{image_id}: {words} {place.prefix}")
+                guard.install(folder, context / "constraints.txt")
                 return self._settled(self._built(image_id, folder, started, plan.log_file), place)
         fresh = place.candidate(wanted)
         if fresh == current:
@@ -107,6 +108,7 @@ class InPlaceEngine:
         with sigterm_raises():
             try:
                 self._install_sound(plan, context, fresh, image_id, wanted, note)
+                guard.install(fresh, context / "constraints.txt")
             except (TorchproofError, OSError) as error:
                 # What was downloaded is worth keeping when only the index went away; nothing else is.
                 if not isinstance(error, PackageIndexError):

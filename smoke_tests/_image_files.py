@@ -12,6 +12,7 @@ from _outcome import Failed, NotApplicable, NotChecked, Passed, one_line
 from _wording import MIB, number, shorten
 
 IMAGE_PREFIX = "/opt/venv"
+MARKER = ".torchproof.json"  # at the root of an environment that torchproof made in place
 # What an image may not hold, relative to its root: caches, lists, and what is mounted for one build step only.
 LEFTOVERS = (
     "root/.cache/*",
@@ -43,9 +44,9 @@ def is_image(ctx):
 
 
 def guard(ctx):
-    """A later install that would replace torch is refused: tried with a made-up torch, by the image's own pip."""
-    if not is_image(ctx):
-        raise NotApplicable("this is no image of torchproof's, so it has no guard")
+    """A later install that would replace torch is refused: tried with a made-up torch, by the environment's own pip."""
+    if not is_image(ctx) and not os.path.isfile(os.path.join(sys.prefix, MARKER)):
+        raise NotApplicable("torchproof did not make this environment, so it has no guard")
     if subprocess.call(
         [sys.executable, "-m", "pip", "--version"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ):

@@ -24,6 +24,7 @@ from builder.docker_engine import DockerEngine
 from builder.engine import BuiltImage, Limits
 from builder.lockfile import ImageLock
 from builder.results import CheckResult
+from builder.uv_tool import find_uv
 
 pytestmark = pytest.mark.docker
 
@@ -106,6 +107,15 @@ def test_an_install_that_would_replace_torch_is_refused(quickstart: Verified) ->
     guard = next(check for check in image["checks"] if check["id"] == "files.guard")
     assert guard["status"] == "passed"
     assert "(constraint) torch==2.13.0+cpu" in guard["message"]
+
+
+def test_uv_refuses_it_too(quickstart: Verified) -> None:
+    """By the variable UV_CONSTRAINT of the image, since uv reads no pip.conf."""
+    command = ["docker", "run", "--rm", "--network", "none", "--volume", f"{find_uv()}:/uv:ro"]
+    command += [quickstart.image.reference, "/uv", "pip", "install", "--no-index", "torch==2.5.0"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "you require torch==2.5.0 and torch==2.13.0+cpu" in done.stderr
 
 
 def test_its_labels_say_which_lock_made_it(quickstart: Verified) -> None:
