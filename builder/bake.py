@@ -34,6 +34,7 @@ _CERTIFICATE = re.compile(r"invalid peer certificate|certificate verify failed|u
 _REGISTRY = re.compile(r"failed to resolve source metadata for (?P<reference>\S+?):(?: |$)")
 _NO_SUCH_IMAGE = re.compile(r": not found|pull access denied|manifest unknown|repository does not exist")
 _KILLED = 137
+_NO_PYTHON = 66  # what python.sh ends with
 
 
 def bake_argv(plan: BuildPlan, *, builder: str, metadata_file: Path) -> list[str]:
@@ -156,6 +157,8 @@ def failure_error(log: BakeLog, *, status: int, images: Sequence[str], log_file:
             + where,
             detail=detail,
         )
+    if failure.exit_status == _NO_PYTHON and (wanted := re.search(r"torchproof: uv cannot get Python (\S+)", text)):
+        return no_managed_python(what, wanted[1], here="in the build", apt="the base", hint=where, detail=detail)
     registry = _REGISTRY.search(text)
     if registry:
         return base_image_error(registry["reference"], text, what=what, where=where)
@@ -184,6 +187,20 @@ def failure_error(log: BakeLog, *, status: int, images: Sequence[str], log_file:
     elif failure.exit_status is None:
         because.append(failure.message)
     return BuildError("build-step-failed", what, because=because, detail=detail, hint=where)
+
+
+def no_managed_python(
+    what: str, python: str | None, *, here: str, apt: str, detail: str | None, hint: str = ""
+) -> PackageIndexError:
+    """Uv has no such Python, or cannot fetch it; the other places that it could come from."""
+    return PackageIndexError(
+        "python-unreachable",
+        what,
+        because=(f"its Python {python} is to be one of those that uv manages", f"uv cannot get it {here}"),
+        hint=f"name a mirror in UV_PYTHON_INSTALL_MIRROR, or take Python from elsewhere: `provider: apt` ({apt}) or "
+        f"`provider: conda`{'; ' if hint else ''}{hint}",
+        detail=detail,
+    )
 
 
 def base_image_error(reference: str, text: str, *, what: str, where: str | None = None) -> EngineError:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from builder.bake import Fault, fault_of
+from builder.bake import Fault, fault_of, no_managed_python
 from builder.engine import BuildPlan
 from builder.errors import BuildError, EngineError, PackageIndexError, StaleLockError, TorchproofError
 
@@ -110,14 +110,7 @@ def install_error(status: int | None, text: str, step: str, plan: BuildPlan, ima
         return BuildError("build-timeout", what, because=("uv did not end in time",), detail=detail, hint=where)
     fault = fault_of(text)
     if step == "venv" and plan.provider == "uv" and fault is not Fault.DISK_FULL:
-        return PackageIndexError(
-            "python-unreachable",
-            what,
-            because=(f"its Python {plan.python} is to be one of those that uv manages", "uv cannot get it here"),
-            hint="name a mirror in UV_PYTHON_INSTALL_MIRROR, or take Python from elsewhere: `provider: apt` (this "
-            "machine's own) or `provider: conda`",
-            detail=detail,
-        )
+        return no_managed_python(what, plan.python, here="here", apt="this machine's own", detail=detail)
     if fault is Fault.DISK_FULL:
         return BuildError("disk-full", what, because=("the disk is full",), detail=detail, hint=where)
     if fault is Fault.HASHES:

@@ -30,7 +30,12 @@ else:
 _UV_ACCESS = re.compile(
     r"UV_(DEFAULT_INDEX|INDEX|INDEX_URL|INDEX_.+_(USERNAME|PASSWORD)|KEYRING_PROVIDER|CREDENTIALS_DIR|HTTP_.+|"
     r"REQUEST_TIMEOUT|SYSTEM_CERTS|NATIVE_TLS|INSECURE_HOST|OFFLINE|CONFIG_FILE|NO_CONFIG|NO_SYSTEM_CONFIG|"
-    r"CACHE_DIR|CONCURRENT_.+|LOCK_TIMEOUT|NO_NETRC)"
+    r"CACHE_DIR|CONCURRENT_.+|LOCK_TIMEOUT|NO_NETRC|PYTHON_INSTALL_MIRROR|PYTHON_DOWNLOADS_JSON_URL)"
+)
+# Of it, what a step of a build is told. The default index and the rest are worked out first.
+_HANDED_ON = re.compile(
+    r"UV_(INDEX|INDEX_.+_(USERNAME|PASSWORD)|HTTP_.+|REQUEST_TIMEOUT|INSECURE_HOST"
+    r"|PYTHON_INSTALL_MIRROR|PYTHON_DOWNLOADS_JSON_URL)"
 )
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 _ADDITIVE = ("UV_EXTRA_INDEX_URL", "PIP_EXTRA_INDEX_URL")
@@ -148,11 +153,7 @@ class Sources:
         """
         exports = dict(self.proxies)
         exports |= {name.lower(): value for name, value in self.proxies.items()}  # tools read one or the other
-        exports |= {
-            name: value
-            for name, value in self.environment.items()
-            if re.fullmatch(r"UV_(INDEX|INDEX_.+_(USERNAME|PASSWORD)|HTTP_.+|REQUEST_TIMEOUT|INSECURE_HOST)", name)
-        }
+        exports |= {name: value for name, value in self.environment.items() if _HANDED_ON.fullmatch(name)}
         if self.default_index:
             exports["UV_DEFAULT_INDEX"] = self.default_index
         if self.torch_index:

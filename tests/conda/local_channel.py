@@ -18,7 +18,7 @@ VERSION = ".".join(str(part) for part in sys.version_info[:3])
 SUBDIR = "linux-64"
 
 # Half of the standard library's bytes, none of which an environment under test needs.
-_LEFT_OUT = {
+LEFT_OUT = {
     "test",
     "tests",
     "site-packages",
@@ -108,7 +108,7 @@ def python_package(
         files[f"lib/{library.name}"] = library
     stdlib = base / "lib" / f"python{series}"
     for folder, folders, names in os.walk(stdlib):
-        folders[:] = sorted(name for name in folders if name not in _LEFT_OUT and not name.startswith("config-"))
+        folders[:] = sorted(name for name in folders if name not in LEFT_OUT and not name.startswith("config-"))
         for name in sorted(names):
             path = Path(folder, name)
             # A distribution's note that its Python is not to be installed into does not hold for the package.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import os
 import subprocess
@@ -22,14 +21,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit"))
 
 import local_channel
 from fakes import LOCK
-from test_in_place import make_wheel
+from test_in_place import make_wheel, wheel_of
 
 from builder import conda_tool, disk, existing, installed, installed_record, line, lockfile, render, render_conda
 from builder.conda_tool import Wanted
 from builder.engine import BuildPlan, BuildTarget, BuiltImage, Limits
 from builder.errors import BuildError, ConflictError, EngineError, PackageIndexError, StaleLockError
 from builder.in_place import InPlaceEngine
-from builder.lockfile import ImageLock, LockedPackage
+from builder.lockfile import ImageLock
 
 SMALL = Limits(memory_bytes=2**30)
 
@@ -63,22 +62,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 
 def lock_of(conda: tuple[lockfile.LockedConda, ...], *wheels: Path) -> ImageLock:
-    packages = []
-    for wheel in sorted(wheels):
-        name, version = wheel.name.split("-")[:2]
-        data = wheel.read_bytes()
-        packages.append(
-            LockedPackage(
-                name=name,
-                version=version,
-                filename=wheel.name,
-                sha256=hashlib.sha256(data).hexdigest(),
-                size=len(data),
-                kind="wheel",
-                source="wheelhouse",
-                group="rest",
-            )
-        )
+    packages = [wheel_of(wheel) for wheel in sorted(wheels)]
     return replace(
         LOCK, image_id="small", python=local_channel.SERIES, provider="conda", conda=conda, packages=tuple(packages)
     )

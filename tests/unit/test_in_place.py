@@ -22,6 +22,7 @@ from builder.engine import BuildPlan, BuildTarget, BuiltImage, ExecResult, Limit
 from builder.errors import BuildError, EngineError, PackageIndexError, StaleLockError, TorchproofError, UsageError
 from builder.in_place import InPlaceEngine
 from builder.in_place_install import install_arguments, read_exports
+from builder.lockfile import LockedPackage
 
 SMALL = Limits(memory_bytes=2**30)
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -45,6 +46,22 @@ def make_wheel(folder: Path, name: str, version: str, body: str = "VALUE = 1\n",
         for path, content in files.items():
             archive.writestr(zipfile.ZipInfo(path), content)
     return wheel
+
+
+def wheel_of(wheel: Path) -> LockedPackage:
+    """As a lock names it."""
+    name, version = wheel.name.split("-")[:2]
+    data = wheel.read_bytes()
+    return LockedPackage(
+        name=name,
+        version=version,
+        filename=wheel.name,
+        sha256=hashlib.sha256(data).hexdigest(),
+        size=len(data),
+        kind="wheel",
+        source="wheelhouse",
+        group="rest",
+    )
 
 
 def _urlsafe(content: str) -> str:

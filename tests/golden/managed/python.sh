@@ -4,10 +4,16 @@
 set -eu
 if [ -s /run/secrets/index ]; then . /run/secrets/index; fi
 if [ -s /run/secrets/ca ]; then SSL_CERT_FILE=/run/secrets/ca; export SSL_CERT_FILE; fi
+UV_NO_PROGRESS=1
+export UV_NO_PROGRESS
 if ! uv python install --no-bin --install-dir /opt/python-all 3.12; then
-  echo "torchproof: uv cannot get Python 3.12; other providers of it are apt (the base) and conda" >&2
+  echo "torchproof: uv cannot get Python 3.12" >&2
   exit 66
 fi
-mv "$(dirname "$(dirname "$(readlink -f /opt/python-all/cpython-3.12*/bin/python3)")")" /opt/python
+# Beside it uv leaves a link that is named without the patch version.
+found=$(echo /opt/python-all/cpython-3.12.*)
+mv "$found" /opt/python
+# uv has written the path into what tells compilers where this Python is.
+grep -rlIF "$found" /opt/python | xargs -r sed -i "s|$found|/opt/python|g"
 rm -rf /opt/python-all /root/.cache
 find /opt/python -exec touch -h -d '1980-01-01 00:00:00 UTC' {} +
