@@ -28,6 +28,8 @@ ROOT = Path(__file__).resolve().parent.parent
 SMOKE_TESTS = ROOT / "smoke_tests"
 FOLDER = ROOT / "docs" / "measurements"
 TIME_LIMIT_S = 300.0
+COLUMNS = ("stack", "date", "commit", "Python", "torch", "transformers", "onnxruntime", "numpy", "load", "seconds")
+COLUMNS += ("passed", "outcome")
 
 sys.path[:0] = [str(ROOT), str(SMOKE_TESTS)]
 
@@ -71,6 +73,7 @@ def measured(stack: Stack, folder: Path, *, from_package_index: bool) -> dict[st
         "name": stack.name,
         "date": datetime.now(tz=timezone.utc).date().isoformat(),
         "machine": f"{os.cpu_count()} CPU cores, {platform.machine()}",
+        "commit": last_commit(),
     }
     started = time.monotonic()
     try:
@@ -116,7 +119,8 @@ def outcome(stack: Stack, bad: list[dict[str, Any]], unproven: list[dict[str, An
     if codes & set(stack.expected):
         return f"told as broken, as it is: {', '.join(sorted(codes & set(stack.expected)))}"
     if bad:
-        return f"{len(bad)} failed: {', '.join(check['id'] for check in bad)}"
+        statuses = " or ".join(sorted({check["status"] for check in bad}, reverse=True))
+        return f"{len(bad)} {statuses}: {', '.join(check['id'] for check in bad)}"
     if stack.expected:
         return f"passed, and should have failed with {', '.join(stack.expected)}"
     if unproven:
@@ -142,6 +146,13 @@ def installed(stack: Stack, folder: Path, *, from_package_index: bool) -> Path:
         command += ["--torch-backend", stack.backend]
     subprocess.run(command, check=True, capture_output=True, text=True)
     return python
+
+
+def last_commit() -> str | None:
+    """Of the scripts; an entry that was kept from an earlier run may be of other ones."""
+    command = ["git", "-C", str(ROOT), "log", "-1", "--format=%h", "--", "smoke_tests"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or None
 
 
 def told(python: Path, code: str) -> str:
@@ -197,10 +208,11 @@ def page(stacks: list[dict[str, Any]]) -> str:
         "",
         "Written by `bin/smoke_sweep.py`; the whole results are in smoke-sweep.json beside this page. Virtual",
         "environments on a machine without a GPU, so L3 is not checked. Seconds are as measured; `load` is the load",
-        "average when the scripts started: a busy machine takes two to four times as long as a quiet one.",
+        "average when the scripts started: a busy machine takes two to eight times as long as a quiet one. `commit` is",
+        "the last change to the scripts that were run; `passed` counts checks.",
         "",
-        "| stack | date | Python | torch | transformers | onnxruntime | numpy | load | seconds | passed | outcome |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "| " + " | ".join(COLUMNS) + " |",
+        "|---" * len(COLUMNS) + "|",
     ]
     for entry in stacks:
         packages = entry.get("packages", {})
@@ -208,8 +220,9 @@ def page(stacks: list[dict[str, Any]]) -> str:
         if "onnxruntime-gpu" in packages:
             runtime = f"{packages['onnxruntime-gpu']} (gpu)"
         seconds = sum(script["seconds"] for script in entry["scripts"])
-        cells = [entry["name"], entry["date"], entry.get("python", ""), packages.get("torch", "")]
-        cells += [packages.get("transformers", ""), runtime, packages.get("numpy", ""), entry.get("load_before", "")]
+        cells = [entry["name"], entry["date"], entry.get("commit") or "", entry.get("python", "")]
+        cells += [packages.get("torch", ""), packages.get("transformers", ""), runtime, packages.get("numpy", "")]
+        cells += [entry.get("load_before", "")]
         cells += [f"{seconds:.0f}", entry.get("counts", {}).get("passed", 0), entry["outcome"]]
         lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
     lines += [

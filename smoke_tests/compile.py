@@ -34,10 +34,11 @@ def compiles(ctx):
         raise NotApplicable("torch {} has no torch.compile".format(torch.__version__))
     net, data = new_net(ctx, torch)
     eager = outcome(net, data)
+    dynamo = ctx.stack("torch._dynamo")  # torch 2.0 does not load it by itself
     try:
-        torch._dynamo.reset()  # noqa: SLF001 - the counters below start at zero
+        dynamo.reset()  # the counters below start at zero
         compiled = outcome(torch.compile(net), data)
-        graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]  # noqa: SLF001
+        graphs = ctx.stack("torch._dynamo.utils").counters["stats"]["unique_graphs"]
     except RuntimeError as error:
         if "not supported on" in str(error) or "not yet supported" in str(error):
             raise NotApplicable("this torch does not compile here: {}".format(error)) from None
