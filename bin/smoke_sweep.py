@@ -28,8 +28,8 @@ ROOT = Path(__file__).resolve().parent.parent
 SMOKE_TESTS = ROOT / "smoke_tests"
 FOLDER = ROOT / "docs" / "measurements"
 TIME_LIMIT_S = 300.0
-COLUMNS = ("stack", "date", "commit", "Python", "torch", "transformers", "onnxruntime", "numpy", "load", "seconds")
-COLUMNS += ("passed", "outcome")
+COLUMNS = ["stack", "date", "commit", "Python", "torch", "transformers", "onnxruntime", "numpy", "load", "seconds"]
+COLUMNS += ["passed", "outcome"]
 
 sys.path[:0] = [str(ROOT), str(SMOKE_TESTS)]
 
