@@ -1,5 +1,5 @@
 # `make verify` proves the quickstart image; `make test` runs the tests. Both set up what they need in .venv.
-.PHONY: verify test unit docker-test lint format clean help
+.PHONY: verify test unit docker-test faults lint format clean help
 
 PYTHON := .venv/bin/python
 export UV_PROJECT_ENVIRONMENT := .venv
@@ -8,6 +8,7 @@ help:
 	@echo "make verify   build images/quickstart.yaml and prove it (a venv where no Docker engine answers)"
 	@echo "make test     all tests; those that need Docker or a GPU are skipped where there is none"
 	@echo "make unit     the fast tests alone"
+	@echo "make faults   the tests that seed faults, and for each check how many were seeded and caught"
 	@echo "make lint     ruff, mypy, import contracts"
 	@echo "make clean    remove what was made: .venv and out/"
 
@@ -25,6 +26,9 @@ unit: .venv/.ready
 
 docker-test: .venv/.ready
 	$(PYTHON) -m pytest tests/docker -m docker $(PYTEST)
+
+faults: .venv/.ready
+	$(PYTHON) -m pytest -m fault $(PYTEST)
 
 lint: .venv/.ready
 	.venv/bin/uv pip install --quiet --python $(PYTHON) --group lint

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from fakes import LOCK
+from seeded import fault
 
 from builder import image_checks, render
 from builder.docker_engine import DockerEngine
@@ -38,6 +39,7 @@ def codes(found: dict[str, CheckResult]) -> dict[str, Any]:
     return {name: check.code for name, check in found.items() if check.status in ("failed", "errored")}
 
 
+@fault("image", {"size": "image-over-budget", "labels": "tag-mismatch"})
 def test_a_clean_image_passes_and_a_budget_is_judged(engine: DockerEngine, project: Any) -> None:
     image = project.build(LABELS)
     found = checks(engine, image, budget_bytes=2**30)
@@ -47,6 +49,7 @@ def test_a_clean_image_passes_and_a_budget_is_judged(engine: DockerEngine, proje
     assert [check.code for check in tag if check.status == "failed"] == ["tag-mismatch"]
 
 
+@fault("image", {"secrets": "secret-in-layer", "leftovers": "leftover-in-layer", "labels": "label-mismatch"})
 def test_what_a_later_step_removed_is_found_with_its_layer(engine: DockerEngine, project: Any) -> None:
     image = project.build(f"{LABELS}{HIDDEN}ENV WANDB_API_KEY=abc123\nLABEL org.opencontainers.image.version=2.5.1")
     seen = subprocess.run(

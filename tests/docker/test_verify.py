@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from seeded import faults, observe
 from smoke_faults import make_elf
 
 from builder import lockfile, smoke
@@ -263,45 +264,36 @@ LEFT_CA = "RUN mkdir -p /run/secrets && echo certificate > /run/secrets/ca"
 NO_MODEL = f"RUN rm -r {SITE}/transformers/models/bert"
 
 
-@pytest.mark.parametrize(
-    ("script", "layer", "expected"),
-    [
-        ("probe", SWAPPED, {"probe.versions_match": "version-mismatch"}),
-        ("files", SECOND_CUDNN, {"files.cuda_libraries_once": "cuda-library-twice"}),
-        ("files", STRIPPED, {"files.records": "file-changed", "files.libraries": "library-unresolved"}),
-        ("files", LOST, {"files.records": "file-missing", "files.libraries": "library-unresolved"}),
-        ("files", OLD_NUMPY_WANTED, {"files.requirements": "requirement-unmet"}),
-        ("files", FOREIGN_EXTENSION, {"files.symbols": "symbol-missing"}),
-        ("files", NO_GUARD, {"files.guard": "guard-missing"}),
-        ("files", PIP_CACHE, {"files.leftovers": "build-leftover"}),
-        ("files", LEFT_CA, {"files.leftovers": "build-leftover"}),
-        ("train_step", FROZEN, {"train_step.weights_change": "weights-unchanged"}),
-        ("train_step", NO_MODEL, {"train_step.run": "import-failed"}),
-        ("vram_peak", NO_MODEL, {"vram_peak.loop": "import-failed"}),
-        ("onnx_round_trip", WRONG_OUTPUTS, {"onnx_round_trip.torchscript.outputs_agree": "outputs-differ"}),
-    ],
-    ids=[
-        "swapped-torch",
-        "second-cudnn",
-        "stripped-library",
-        "lost-library",
-        "numpy-2",
-        "foreign-extension",
-        "no-guard",
-        "pip-cache",
-        "left-ca",
-        "frozen-weights",
-        "no-model",
-        "no-model-for-vram",
-        "wrong-outputs",
-    ],
-)
+BROKEN = {
+    "swapped-torch": ("probe", SWAPPED, {"probe.versions_match": "version-mismatch"}),
+    "second-cudnn": ("files", SECOND_CUDNN, {"files.cuda_libraries_once": "cuda-library-twice"}),
+    "stripped-library": ("files", STRIPPED, {"files.records": "file-changed", "files.libraries": "library-unresolved"}),
+    "lost-library": ("files", LOST, {"files.records": "file-missing", "files.libraries": "library-unresolved"}),
+    "numpy-2": ("files", OLD_NUMPY_WANTED, {"files.requirements": "requirement-unmet"}),
+    "foreign-extension": ("files", FOREIGN_EXTENSION, {"files.symbols": "symbol-missing"}),
+    "no-guard": ("files", NO_GUARD, {"files.guard": "guard-missing"}),
+    "pip-cache": ("files", PIP_CACHE, {"files.leftovers": "build-leftover"}),
+    "left-ca": ("files", LEFT_CA, {"files.leftovers": "build-leftover"}),
+    "frozen-weights": ("train_step", FROZEN, {"train_step.weights_change": "weights-unchanged"}),
+    "no-model": ("train_step", NO_MODEL, {"train_step.run": "import-failed"}),
+    "no-model-for-vram": ("vram_peak", NO_MODEL, {"vram_peak.loop": "import-failed"}),
+    "wrong-outputs": (
+        "onnx_round_trip",
+        WRONG_OUTPUTS,
+        {"onnx_round_trip.torchscript.outputs_agree": "outputs-differ"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", faults("", BROKEN, lambda row: row[2]))
 def test_a_broken_image_fails_with_the_code_of_its_fault(
-    engine: DockerEngine, quickstart: Verified, project_on: Any, script: str, layer: str, expected: dict[str, str]
+    engine: DockerEngine, quickstart: Verified, project_on: Any, name: str
 ) -> None:
+    script, layer, expected = BROKEN[name]
     image = project_on(quickstart.image.reference).build(layer)
     run = smoke.run(quickstart.lock, image, engine, limits=LIMITS, time_limit_s=120, gpus=False, scripts=[script])
     failed = {check.id: check.code for check in run.checks if check.status == "failed"}
+    observe(script, {check.id.partition(".")[2]: check.model_dump() for check in run.checks})
     assert expected.items() <= failed.items(), failed
     assert "errored" not in {check.status for check in run.checks}
 

@@ -1,4 +1,4 @@
-"""Runs smoke scripts on real environments, whole and broken, and counts the faults and which of them were seen."""
+"""Runs smoke scripts on real environments, whole and broken."""
 
 from __future__ import annotations
 
@@ -6,21 +6,10 @@ import json
 import os
 import subprocess
 import textwrap
-from collections import Counter
 
 import pytest
-from stacks import MOST_SECONDS, PYTHONS, SMOKE_TESTS, codes, facts, installed
-
-SEEDED: list[tuple[str, bool]] = []
-
-
-def pytest_terminal_summary(terminalreporter):
-    if SEEDED:
-        total, caught = Counter(name for name, _ in SEEDED), Counter(name for name, is_caught in SEEDED if is_caught)
-        terminalreporter.section("seeded faults")
-        for name in sorted(total):
-            terminalreporter.line(f"{name}: {total[name]} faults, {caught[name]} caught")
-        terminalreporter.line(f"all: {sum(total.values())} faults, {sum(caught.values())} caught")
+from seeded import observe
+from stacks import MOST_SECONDS, PYTHONS, SMOKE_TESTS, facts, installed
 
 
 @pytest.fixture(params=PYTHONS or [pytest.param(None, marks=pytest.mark.skip("TORCHPROOF_STACK_PYTHON is not set"))])
@@ -65,8 +54,7 @@ def run(python, tmp_path, compiled):
         checks = {check["id"].partition(".")[2]: check for check in document["checks"]}
         errored = [check for check in checks.values() if check["status"] == "errored"]
         assert not errored, errored
-        if fault is not None:
-            SEEDED.append((script, bool(codes(checks))))
+        observe(script, checks)
         return document, checks
 
     return run

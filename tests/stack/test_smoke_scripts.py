@@ -9,6 +9,7 @@ from __future__ import annotations
 import subprocess
 
 import pytest
+from seeded import fault, faults
 from stacks import MOST_SECONDS, codes, facts, installed
 
 pytestmark = pytest.mark.stack
@@ -200,7 +201,7 @@ TRAIN_FAULTS = {
 }
 
 
-@pytest.mark.parametrize("name", TRAIN_FAULTS)
+@pytest.mark.parametrize("name", faults("train_step", TRAIN_FAULTS))
 def test_train_step_fails_with_its_own_code(run, name):
     fault, expected = TRAIN_FAULTS[name]
     _, checks = run("train_step", params={"device": "cpu"}, fault=fault)
@@ -208,6 +209,7 @@ def test_train_step_fails_with_its_own_code(run, name):
     assert {check: found.get(check) for check in expected} == expected, found
 
 
+@fault("train_step", {"optimizer_steps": "steps-skipped", "scale_kept": "scale-collapsed"})
 def test_a_collapsing_scale_is_found(run, python):
     if not facts(python)["cpu_scaler"]:
         pytest.skip("this torch scales no loss on a CPU")
@@ -225,6 +227,7 @@ def test_a_collapsing_scale_is_found(run, python):
     }
 
 
+@fault("train_step", {"run": "gpu-not-usable"})
 def test_a_gpu_that_is_asked_for_and_missing(run, python):
     if facts(python)["gpu"]:
         pytest.skip("this machine has a GPU")
@@ -233,6 +236,7 @@ def test_a_gpu_that_is_asked_for_and_missing(run, python):
     assert checks["run"]["blame"] == "host"
 
 
+@fault("vram_peak", {"loop": "step-failed"})
 def test_a_loop_that_does_not_run(run):
     params = {**SMALL_BERT, "device": "cpu", "precision": "bf16"}
     _, checks = run("vram_peak", params=params, fault=TRAIN_FAULTS["step that raises"][0])
@@ -297,7 +301,7 @@ ONNX_FAULTS = {
 }
 
 
-@pytest.mark.parametrize("name", ONNX_FAULTS)
+@pytest.mark.parametrize("name", faults("onnx_round_trip", ONNX_FAULTS, lambda row: {f"torchscript.{row[1]}": row[2]}))
 def test_onnx_round_trip_fails_with_its_own_code(run, name):
     fault, check, code = ONNX_FAULTS[name]
     _, checks = run("onnx_round_trip", fault=fault)
@@ -305,6 +309,7 @@ def test_onnx_round_trip_fails_with_its_own_code(run, name):
     assert codes(checks) == {f"{way}.{check}": code for way in ways}
 
 
+@fault("onnx_round_trip", {"torchscript.export": "opset-too-high"})
 def test_an_opset_that_the_runtime_does_not_read(run):
     _, checks = run("onnx_round_trip", params={"opset": 60})
     assert set(codes(checks).values()) == {"opset-too-high"}
@@ -314,9 +319,24 @@ def test_an_opset_that_the_runtime_does_not_read(run):
 @pytest.mark.parametrize(
     ("before", "after", "code"),
     [
-        ("kwargs['attention_mask'] = None", "pass", "mask-without-effect"),
-        ("pass", "output.logits = output.logits + torch.rand(1)", "model-not-repeatable"),
-        ("raise RuntimeError('operator does not exist')", "pass", "model-failed"),
+        pytest.param(
+            "kwargs['attention_mask'] = None",
+            "pass",
+            "mask-without-effect",
+            marks=fault("onnx_round_trip", {"model": "mask-without-effect"}),
+        ),
+        pytest.param(
+            "pass",
+            "output.logits = output.logits + torch.rand(1)",
+            "model-not-repeatable",
+            marks=fault("onnx_round_trip", {"model": "model-not-repeatable"}),
+        ),
+        pytest.param(
+            "raise RuntimeError('operator does not exist')",
+            "pass",
+            "model-failed",
+            marks=fault("onnx_round_trip", {"model": "model-failed"}),
+        ),
     ],
 )
 def test_a_model_that_cannot_be_compared(run, before, after, code):
@@ -324,6 +344,7 @@ def test_a_model_that_cannot_be_compared(run, before, after, code):
     assert codes(checks) == {"model": code}
 
 
+@fault("onnx_round_trip", {"runtime_reads": "session-failed"})
 def test_a_runtime_that_loads_nothing(run):
     """Patched while it is imported: onnxruntime 1.32 aborts at the end of a fork that was made after its import."""
     fault = """
@@ -363,6 +384,7 @@ def test_a_lock_without_onnxruntime(run, python):
     assert {check["code"] for check in checks.values()} == {"not-applicable"}
 
 
+@fault("probe", {"versions_match": "version-mismatch"})
 def test_probe_against_another_torch(run, python):
     _, checks = run("probe", packages={**installed(python), "torch": "0.4.1"})
     assert codes(checks) == {"versions_match": "version-mismatch"}
@@ -375,6 +397,7 @@ def test_probe_against_a_card_that_no_build_covers(run, python):
     }
 
 
+@fault("probe", {"numpy_conversion": "numpy-abi"})
 def test_probe_numpy_that_torch_was_not_built_for(run):
     fault = """
         import torch

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from seeded import fault
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -98,6 +99,7 @@ def test_adopted_environment_is_run_and_stays_as_it_is(world: World) -> None:
     assert _snapshot(prefix) == before
 
 
+@fault("adopted", {"versions": "environment-differs", "files": "files-changed"})
 def test_adopted_environment_is_held_against_its_lock(world: World) -> None:
     alpha, beta = make_wheel(world.wheels, "alpha", "1.0"), make_wheel(world.wheels, "beta", "1.0")
     prefix = _venv(world.root / "theirs", alpha, beta)

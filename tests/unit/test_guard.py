@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from seeded import fault
 from test_in_place import World, make_wheel
 
 from builder import guard, installed_record
@@ -145,6 +146,7 @@ def test_a_conda_prefix_remembers_the_variable_beside_those_of_its_user(tmp_path
     assert state == {"version": 1, "env_vars": {"MINE": "1", "UV_CONSTRAINT": str(tmp_path / guard.CONSTRAINTS)}}
 
 
+@fault("files", {"guard": "guard-missing"})
 def test_the_smoke_check_tries_it_and_misses_it_where_it_is_gone(world: World) -> None:
     """The check asks for another torch; here the constraint is on torch, which this environment has no need to hold."""
     (world.context / "constraints.txt").write_text("torch==1.0\n")

@@ -10,6 +10,7 @@ from typing import IO, Any
 
 import pytest
 from fakes import LOCK, FakeEngine, package, saved_image
+from seeded import fault
 
 from builder import image_checks, layers, render, verdict
 from builder.engine import BuiltImage
@@ -56,6 +57,7 @@ def test_a_clean_image_passes() -> None:
     )
 
 
+@fault("image", {"secrets": "secret-in-layer", "leftovers": "leftover-in-layer"})
 def test_a_secret_and_a_leftover_are_told_with_layer_and_path() -> None:
     parts = [CLEAN, {"run/secrets/ca": b"x"}, {"root/.cache/pip/x": b"x"}, {"root/.cache/.wh.pip": b""}]
     checks = checked(*parts, steps=("", "RUN a", "RUN pip install x", "RUN rm -r /root/.cache"))
@@ -65,6 +67,7 @@ def test_a_secret_and_a_leftover_are_told_with_layer_and_path() -> None:
     assert rows == [{"layer": 2, "step": "RUN pip install x", "where": "root/.cache/pip/x"}]
 
 
+@fault("image", {"secrets": "secret-in-layer"})
 def test_a_token_among_the_variables() -> None:
     checks = checked(env=("HF_TOKEN=hf_abc",))
     assert codes(checks) == {"image.secrets": "secret-in-layer"}
@@ -84,6 +87,7 @@ def test_a_finding_counts_also_where_another_layer_cannot_be_read() -> None:
     assert codes(checks) == {"image.secrets": "secret-in-layer"}
 
 
+@fault("image", {"labels": "label-mismatch"})
 @pytest.mark.parametrize(
     "labels",
     [
@@ -102,6 +106,7 @@ def test_another_version_of_torchproof_is_no_mismatch() -> None:
     assert codes(checked(labels={**LABELS, "io.torchproof.version": "0.0.1"})) == {}
 
 
+@fault("image", {"labels": "tag-mismatch"})
 @pytest.mark.parametrize(
     "tag", ["torch2.5.1-cu124-py311", "torch2.6.0-cu118-py311", "torch2.6.0-cu124-py310", "latest"]
 )
@@ -115,6 +120,7 @@ def test_a_tag_may_say_more(tag: str) -> None:
     assert codes(checked(image=replace(IMAGE, reference=f"torchproof/sample:{tag}"))) == {}
 
 
+@fault("image", {"size": "image-over-budget"})
 def test_a_budget() -> None:
     checks = checked({"a": b"x" * 2**21}, budget_bytes=2**30, steps=("RUN make big",))
     assert codes(checks) == {"image.size": "image-over-budget"}
@@ -129,6 +135,7 @@ def test_without_a_budget_the_size_is_told_and_not_judged() -> None:
     assert size.measured == 3 * 2**30
 
 
+@fault("image", {"size": "image-over-budget"})
 def test_in_place_there_are_no_layers_but_there_is_a_size() -> None:
     engine = FakeEngine(kind="in-place")
     found, told = image_checks.run(LOCK, IMAGE, engine, budget_bytes=2**30)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from fakes import GOOD, FakeEngine, Told, check, package, result_document
+from seeded import fault
 
 from builder import line, lockfile, render, scripts
 from builder.catalog import Catalog
@@ -231,6 +232,7 @@ def test_a_stale_lock_is_no_lock_for_smoke(plan: line.Plan, folders: Folders) ->
         line.kept_lock(folders, plan.resolutions[0])
 
 
+@fault("pins", {"locked": "lock-incomplete"})
 def test_l0_fails_when_the_lock_misses_a_requirement(plan: line.Plan, folders: Folders) -> None:
     resolution = plan.resolutions[0]
     lock = lock_of(resolution)
@@ -271,6 +273,7 @@ def test_limits_reach_the_session(plan: line.Plan, folders: Folders) -> None:
     assert seen[0].memory_bytes == 8 * 2**30
 
 
+@fault("image", {"secrets": "secret-in-layer"})
 def test_a_secret_in_a_layer_keeps_an_image_from_l1(plan: line.Plan, folders: Folders) -> None:
     report = run(plan, folders, FakeEngine(left_behind={"run/secrets/ca": b"x"}))
     assert report.exit_status == 8

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import packaging
 import pytest
+from seeded import fault, observe
 from smoke_faults import make_elf
 
 SMOKE_TESTS = Path(__file__).parents[2] / "smoke_tests"
@@ -72,6 +73,7 @@ class Site:
         )
         found = {check["id"].partition(".")[2]: check for check in json.loads(done.stdout)["checks"]}
         assert "errored" not in {check["status"] for check in found.values()}, found
+        observe("files", found)
         return found
 
 
@@ -95,6 +97,7 @@ def test_passes_where_all_is_well(site):
         assert checks[name]["code"] == "not-applicable"
 
 
+@fault("files", {"records": "file-missing", "libraries": "library-unresolved"})
 def test_a_file_that_is_gone(site):
     (site.folder / "torch/lib/libc10.so").unlink()
     checks = site.checks()
@@ -102,17 +105,20 @@ def test_a_file_that_is_gone(site):
     assert "libc10.so is not found" in checks["libraries"]["message"]
 
 
+@fault("files", {"records": "file-changed"})
 def test_a_stripped_or_swapped_library(site):
     (site.folder / "torch/lib/libc10.so").write_bytes(make_elf(soname="libc10.so") + b"more")
     assert codes(site.checks()) == {"records": "file-changed"}
 
 
+@fault("files", {"libraries": "library-unresolved"})
 def test_a_library_cut_off_in_the_middle(site):
     path = site.folder / "torch/lib/libc10.so"
     path.write_bytes(path.read_bytes()[:200])
     assert codes(site.checks())["libraries"] == "library-unresolved"
 
 
+@fault("files", {"libraries": "library-unresolved"})
 def test_a_symbol_version_that_the_system_does_not_have(site):
     site.package("ext", "1.0", {"ext/_C.so": make_elf(needed=["libc.so.6"], wants={"libc.so.6": ["GLIBC_9.99"]})})
     checks = site.checks()
@@ -134,6 +140,7 @@ def test_plug_ins_and_the_driver_may_be_missing(site):
     assert checks["libraries"]["details"]["left_to_their_hardware"] == ["TensorRT"]
 
 
+@fault("files", {"libraries": "library-unresolved"})
 def test_a_newer_libstdcxx_than_the_system_has(site):
     wants = {"libstdc++.so.6": ["GLIBCXX_3.4.999"]}
     site.package("flash-attn", "2.7", {"flash_attn.so": make_elf(needed=["libstdc++.so.6"], wants=wants)})
@@ -165,6 +172,7 @@ def test_an_extension_for_this_torch(compiled):
     assert checks["symbols"]["status"] == "passed"
 
 
+@fault("files", {"symbols": "symbol-missing"})
 def test_an_extension_that_was_built_for_another_torch(compiled):
     """As with the two forms of std::string: every library and every version is there, and it does not load."""
     extension = make_elf(needed=["libc10.so"], undefined=[ERROR_OLD, "_ZNK3c106Symbol8toStringEv", "PyInit_x"])
@@ -192,6 +200,7 @@ def cuda_pair(folder, functions):
     return {f"{folder}/nvjitlink/libnvJitLink.so.12": nvjitlink, f"{folder}/cusparse/libcusparse.so.12": cusparse}
 
 
+@fault("files", {"symbols": "symbol-missing", "cuda_libraries_once": "cuda-library-twice"})
 def test_a_cuda_library_that_is_older_than_the_one_that_needs_it(site):
     site.package("nvidia-cu12", "1", cuda_pair("nvidia", ["__nvJitLinkAddData_12_4"]))
     assert codes(site.checks()) == {}
@@ -201,6 +210,7 @@ def test_a_cuda_library_that_is_older_than_the_one_that_needs_it(site):
     assert "cusparse/libcusparse.so.12 needs __nvJitLinkAddData_12_4" in checks["symbols"]["message"]
 
 
+@fault("files", {"symbols": "symbol-missing"})
 def test_an_older_cuda_library_on_the_loader_path(site, tmp_path):
     """LD_LIBRARY_PATH of a toolkit comes before the wheel's own RUNPATH."""
     site.package("nvidia-cu12", "1", cuda_pair("nvidia", ["__nvJitLinkAddData_12_4"]))
@@ -235,6 +245,7 @@ def test_names_of_symbols_for_people(name, shown):
     assert _symbols.plain(name) == shown
 
 
+@fault("files", {"cuda_libraries_once": "cuda-library-twice"})
 def test_two_copies_of_a_cuda_library_are_told_with_their_sizes(site):
     cudnn = make_elf(soname="libcudnn.so.9") + b"\0" * 2**20
     site.package("nvidia-cudnn-cu12", "9.1.0.70", {"nvidia/cudnn/lib/libcudnn.so.9": cudnn})
@@ -267,6 +278,7 @@ def test_two_names_of_one_file_are_one_copy(site):
     assert codes(site.checks()) == {}
 
 
+@fault("files", {"cuda_libraries_once": "cuda-library-twice"})
 def test_a_second_copy_on_the_loader_path(site, tmp_path):
     site.package("nvidia-cublas", "12.4", {"nvidia/cublas/lib/libcublas.so.12": make_elf()})
     (tmp_path / "lib").mkdir()
@@ -275,6 +287,7 @@ def test_a_second_copy_on_the_loader_path(site, tmp_path):
     assert codes(found) == {"cuda_libraries_once": "cuda-library-twice"}
 
 
+@fault("files", {"cuda_versions": "cuda-library-version", "requirements": "requirement-unmet"})
 def test_a_cuda_wheel_of_another_version_than_torch_pins(site):
     site.package("nvidia-cudnn-cu12", "8.9.2.26", {"nvidia/cudnn/lib/libcudnn_ops.so.8": make_elf()})
     site.package("torchlike", "1", requires=['nvidia-cudnn-cu12 (==9.1.0.70) ; platform_system == "Linux"'])
@@ -286,6 +299,7 @@ PROVIDER = "onnxruntime/capi/libonnxruntime_providers_cuda.so"
 SHARED = {"onnxruntime/capi/libonnxruntime_providers_shared.so": make_elf()}
 
 
+@fault("files", {"provider_libraries": "provider-unresolved"})
 @pytest.mark.parametrize(
     ("libraries", "words"),
     [
@@ -315,6 +329,7 @@ def test_a_cuda_provider_beside_a_torch_that_loads_its_libraries(site):
     assert checks["provider_libraries"]["details"]["needs_torch"] is True
 
 
+@fault("files", {"requirements": "requirement-unmet"})
 def test_requirements_that_are_not_met(site):
     site.package("old", "1.0", requires=["torch<2.0", "absent", 'only-there; extra == "x"', "torch>=2"])
     checks = site.checks()
@@ -322,11 +337,13 @@ def test_requirements_that_are_not_met(site):
     assert len(checks["requirements"]["measured"]) == 2
 
 
+@fault("files", {"size": "over-budget"})
 def test_a_budget(site):
     assert codes(site.checks({"budget_bytes": 100})) == {"size": "over-budget"}
     assert codes(site.checks({"budget_bytes": 2**30})) == {}
 
 
+@fault("files", {"leftovers": "build-leftover"})
 @pytest.mark.parametrize(
     "leftover", ["root/.cache/pip/x", "run/secrets/ca", "etc/pip.conf", "usr/local/bin/uv", "mnt/wheelhouse/a.whl"]
 )
@@ -337,6 +354,7 @@ def test_what_a_build_may_leave(site, tmp_path, leftover):
     assert codes(checks)["leftovers"] == "build-leftover"
 
 
+@fault("files", {"leftovers": "build-leftover"})
 def test_a_password_in_a_variable_of_the_image(site, tmp_path):
     params = {"image": "yes", "roots": [str(tmp_path / "empty")]}
     assert "leftovers" not in codes(site.checks(params))
@@ -345,6 +363,7 @@ def test_a_password_in_a_variable_of_the_image(site, tmp_path):
     assert "secret" not in json.dumps(found["leftovers"])
 
 
+@fault("files", {"guard": "guard-missing"})
 def test_the_guard(site, tmp_path):
     """With a constraint pip refuses another torch; without one nothing holds it."""
     if subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True, check=False).returncode:

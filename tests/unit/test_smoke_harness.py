@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from seeded import fault, observe
 
 from builder.results import ScriptReport
 from builder.scripts import SENT as ALL_SCRIPTS
@@ -486,7 +487,9 @@ class Stack:
         request = self.folder.parent / "request.json"
         request.write_text(json.dumps({**REQUEST, **changes}))
         done = start([SMOKE_TESTS / "probe.py", "--request", request], folder=self.folder)
-        return {check["id"].partition(".")[2]: check for check in json.loads(done.stdout)["checks"]}
+        found = {check["id"].partition(".")[2]: check for check in json.loads(done.stdout)["checks"]}
+        observe("probe", found)
+        return found
 
 
 @pytest.fixture
@@ -504,20 +507,23 @@ def test_probe_passes_where_all_is_as_locked(stack):
     assert checks["torchvision"]["code"] == "not-applicable"
 
 
+OTHER_REQUESTS = [
+    ({"python": "3.6"}, "python_version", "python-mismatch"),
+    ({"packages": {"torch": "1.12.1", "numpy": "1.24.1"}}, "packages_installed", "package-missing"),
+    ({"packages": {"torch": "1.13.1"}}, "versions_match", "version-mismatch"),
+    ({"packages": {"numpy": "1.24.1"}}, "no_extra_packages", "package-extra"),
+    ({"variant": "cu113"}, "torch_variant", "variant-mismatch"),
+    ({"gpus": [{"name": "RTX 3090", "compute_capability": "8.6"}]}, "arch_list", "arch-not-covered"),
+    ({"packages": {"torch": "1.12.1", "torchaudio": "1"}}, "torchaudio", "import-failed"),
+    ({"packages": {"torch": "1.12.1", "torchtext": "1"}}, "torchtext", "import-failed"),
+    ({"packages": {"torch": "1.12.1", "torchvision": "1"}}, "torchvision", "import-failed"),
+]
+
+
 @pytest.mark.parametrize(
     ("changes", "name", "code"),
-    [
-        ({"python": "3.6"}, "python_version", "python-mismatch"),
-        ({"packages": {"torch": "1.12.1", "numpy": "1.24.1"}}, "packages_installed", "package-missing"),
-        ({"packages": {"torch": "1.13.1"}}, "versions_match", "version-mismatch"),
-        ({"packages": {"numpy": "1.24.1"}}, "no_extra_packages", "package-extra"),
-        ({"variant": "cu113"}, "torch_variant", "variant-mismatch"),
-        ({"gpus": [{"name": "RTX 3090", "compute_capability": "8.6"}]}, "arch_list", "arch-not-covered"),
-        ({"packages": {"torch": "1.12.1", "torchaudio": "1"}}, "torchaudio", "import-failed"),
-        ({"packages": {"torch": "1.12.1", "torchtext": "1"}}, "torchtext", "import-failed"),
-        ({"packages": {"torch": "1.12.1", "torchvision": "1"}}, "torchvision", "import-failed"),
-        ({"packages": {"torch": "1.12.1", "onnxruntime": "1"}}, "onnxruntime_providers", None),
-    ],
+    [pytest.param(*row, marks=fault("probe", {row[1]: row[2]})) for row in OTHER_REQUESTS]
+    + [({"packages": {"torch": "1.12.1", "onnxruntime": "1"}}, "onnxruntime_providers", None)],
 )
 def test_probe_fails_against_another_request(stack, changes, name, code):
     check = stack.probe(**changes)[name]
@@ -531,17 +537,20 @@ def test_probe_unknown_is_not_passed(stack):
     assert stack.probe(packages={})["versions_match"]["status"] == "not-checked"
 
 
+@fault("probe", {"no_extra_packages": "package-extra"})
 def test_probe_tolerates_pip_only(stack):
     stack.package("pip", "24.0")
     assert stack.probe()["no_extra_packages"]["status"] == "passed"
     assert stack.probe(params={"tolerated_packages": []})["no_extra_packages"]["code"] == "package-extra"
 
 
+@fault("probe", {"one_copy_each": "package-duplicated"})
 def test_probe_finds_two_descriptions_of_one_package(stack):
     stack.package("Torch", "1.12.1", suffix="-old")
     assert stack.probe()["one_copy_each"]["code"] == "package-duplicated"
 
 
+@fault("probe", {"torch_imports": "torch-swapped"})
 def test_probe_finds_a_swapped_torch(stack):
     (stack.folder / "torch.py").write_text(TORCH.format(cuda="11.7", flags="sm_70", version="1.13.1+cu117"))
     checks = stack.probe()
@@ -549,11 +558,13 @@ def test_probe_finds_a_swapped_torch(stack):
     assert checks["torch_variant"]["status"] == "not-checked"
 
 
+@fault("probe", {"torch_imports": "torch-swapped"})
 def test_probe_finds_torch_without_metadata(stack):
     shutil.rmtree(stack.folder / "torch-1.12.1.dist-info")
     assert stack.probe(packages={})["torch_imports"]["code"] == "torch-swapped"
 
 
+@fault("probe", {"torch_imports": "import-failed"})
 def test_probe_reports_a_torch_that_does_not_import(stack):
     (stack.folder / "torch.py").write_text("raise OSError('libcudart.so.10.2: cannot open shared object file')")
     check = stack.probe()["torch_imports"]
@@ -561,6 +572,7 @@ def test_probe_reports_a_torch_that_does_not_import(stack):
     assert "libcudart.so.10.2" in check["message"]
 
 
+@fault("probe", {"arch_list": "cpu-build-for-gpu-target", "torch_variant": "variant-mismatch"})
 def test_probe_finds_a_cpu_build_for_a_gpu(stack):
     (stack.folder / "torch.py").write_text(TORCH.format(cuda=None, flags=None, version="1.12.1+cpu"))
     checks = stack.probe()
@@ -568,6 +580,7 @@ def test_probe_finds_a_cpu_build_for_a_gpu(stack):
     assert checks["torch_variant"]["code"] == "variant-mismatch"
 
 
+@fault("probe", {"onnxruntime_providers": "provider-missing", "onnxruntime_single": "onnxruntime-both"})
 def test_probe_onnxruntime(stack):
     stack.package("onnxruntime", "1.13.1", "def get_available_providers(): return ['CPUExecutionProvider']")
     locked = {"torch": "1.12.1", "onnxruntime": "1.13.1"}
@@ -580,6 +593,7 @@ def test_probe_onnxruntime(stack):
     assert checks["onnxruntime_providers"]["status"] == "not-checked"
 
 
+@fault("probe", {"transformers_sees_torch": "transformers-without-torch"})
 def test_probe_transformers_that_do_not_see_torch(stack):
     stack.package("transformers", "5.0")
     package = stack.folder / "transformers"
@@ -590,6 +604,7 @@ def test_probe_transformers_that_do_not_see_torch(stack):
     assert stack.probe(packages=locked)["transformers_sees_torch"]["code"] == "transformers-without-torch"
 
 
+@fault("probe", {"numpy_conversion": "numpy-abi"})
 def test_probe_numpy_of_another_abi(stack):
     stack.package("numpy", "2.0.0", "class A:\n def reshape(s, *a): return s\n astype = reshape\n"
                   "def arange(n): return A()\n"
@@ -601,6 +616,7 @@ def test_probe_numpy_of_another_abi(stack):
     assert "Numpy is not available" in check["message"]
 
 
+@fault("probe", {"torchvision": "torchvision-ops"})
 def test_probe_torchvision_without_operators(stack):
     stack.package("torchvision", "0.13.1")
     package = stack.folder / "torchvision"
@@ -667,6 +683,7 @@ def raises(error):
     return call
 
 
+@fault("probe", {"gpu_usable": "cuda-init-failed"})
 def test_probe_gpu_usable(monkeypatch):
     monkeypatch.setattr(probe, "Nvml", FakeNvml)
     context = gpu_context()
@@ -678,6 +695,7 @@ def test_probe_gpu_usable(monkeypatch):
     assert ended(probe.gpu_usable, gpu_context()).status == "not-checked"
 
 
+@fault("probe", {"gpu_usable": "driver-library-missing"})
 def test_probe_gpu_without_a_driver_library(monkeypatch):
     monkeypatch.setattr(probe, "Nvml", raises(_nvml.NvmlError("not there")))
     monkeypatch.setattr(probe.glob, "glob", lambda _pattern: [])
@@ -687,11 +705,13 @@ def test_probe_gpu_without_a_driver_library(monkeypatch):
     assert (outcome.code, outcome.blame) == ("driver-library-missing", "host")
 
 
+@fault("probe", {"gpu_covered": "gpu-not-covered"})
 def test_probe_gpu_covered():
     assert ended(probe.gpu_covered, gpu_context()).status == "passed"
     assert ended(probe.gpu_covered, gpu_context(get_device_capability=lambda _i: (9, 0))).code == "gpu-not-covered"
 
 
+@fault("probe", {"gpu_kernel": "kernel-failed"})
 def test_probe_gpu_kernel():
     context = gpu_context()
     context.made["torch"].arange = raises(RuntimeError("no kernel image is available"))
@@ -776,6 +796,7 @@ def test_nvml_without_a_driver(nvml_library):
         pass
 
 
+@fault("train_step", {"on_gpu": "not-on-gpu"})
 def test_train_step_not_on_the_gpu():
     tensors = [SimpleNamespace(device=SimpleNamespace(type="cpu"))]
     loop = SimpleNamespace(
@@ -850,6 +871,9 @@ def measured_context(**changes):
     )
 
 
+@fault(
+    "vram_peak", {"allocated": "vram-estimate-off", "reserved": "vram-reserved-off", "driver_view": "driver-view-off"}
+)
 def test_vram_checks_fail_with_their_own_codes():
     for check in (vram_peak.allocated, vram_peak.reserved, vram_peak.driver_view):
         assert ended(check, measured_context()).status == "passed"
@@ -879,6 +903,7 @@ def exported_file(tmp_path, opset, ir_version):
     return ended(onnx_round_trip.EXPORTERS[0].opset, SimpleNamespace(made=made))
 
 
+@fault("onnx_round_trip", {"torchscript.opset": "ir-too-high"})
 def test_onnx_file_newer_than_the_runtime(tmp_path):
     assert exported_file(tmp_path, 17, 8).status == "passed"
     assert exported_file(tmp_path, 18, 8).code == "opset-too-high"
@@ -890,15 +915,20 @@ def test_highest_stops_at_the_first_failure_after_a_success():
     assert onnx_round_trip.highest(lambda number: False, range(3, 64)) is None
 
 
+FELL_BACK = fault(
+    "onnx_round_trip", {"torchscript.provider": "provider-fell-back", "cuda_provider": "provider-fell-back"}
+)
+
+
 @pytest.mark.parametrize(
     ("registered", "placed", "status"),
     [
         (["CUDA", "CPU"], {"CUDA": {"MatMul": 12, "Add": 3}, "CPU": {"Shape": 4}}, "passed"),
-        (["CPU"], {"CPU": {"MatMul": 12}}, "failed"),
-        (["CUDA", "CPU"], {"CPU": {"MatMul": 12}}, "failed"),
-        (["CUDA", "CPU"], {"CUDA": {"MatMul": 11}, "CPU": {"MatMul": 1}}, "failed"),
-        (["CUDA", "CPU"], {"CUDA": {"Add": 3}, "CPU": {"Shape": 4}}, "failed"),
-        (["CUDA", "CPU"], {}, "failed"),
+        pytest.param(["CPU"], {"CPU": {"MatMul": 12}}, "failed", marks=FELL_BACK),
+        pytest.param(["CUDA", "CPU"], {"CPU": {"MatMul": 12}}, "failed", marks=FELL_BACK),
+        pytest.param(["CUDA", "CPU"], {"CUDA": {"MatMul": 11}, "CPU": {"MatMul": 1}}, "failed", marks=FELL_BACK),
+        pytest.param(["CUDA", "CPU"], {"CUDA": {"Add": 3}, "CPU": {"Shape": 4}}, "failed", marks=FELL_BACK),
+        pytest.param(["CUDA", "CPU"], {}, "failed", marks=FELL_BACK),
     ],
 )
 def test_provider_that_really_ran(registered, placed, status):

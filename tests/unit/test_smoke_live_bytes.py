@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from seeded import fault
 
 SMOKE_TESTS = Path(__file__).resolve().parents[2] / "smoke_tests"
 sys.path.insert(0, str(SMOKE_TESTS))
@@ -46,12 +47,14 @@ def test_equal_counts_pass(monkeypatch: Any) -> None:
     assert outcome(monkeypatch, {"cpu": 1000, "meta": 1000}, traced=1004).status == "passed"
 
 
+@fault("vram_peak", {"live_bytes": "trace-differs"})
 @pytest.mark.parametrize(("meta", "traced"), [(1001, 0), (1000, 1006), (1000, 900)])
 def test_other_counts_fail(monkeypatch: Any, meta: Any, traced: Any) -> None:
     ended = outcome(monkeypatch, {"cpu": 1000, "meta": meta}, traced=traced)
     assert (ended.status, ended.code) == ("failed", "trace-differs")
 
 
+@fault("vram_peak", {"live_bytes": "trace-failed"})
 def test_a_step_that_does_not_trace(monkeypatch: Any) -> None:
     ended = outcome(monkeypatch, {"cpu": 1000, "meta": RuntimeError("no meta kernel")})
     assert (ended.status, ended.code) == ("failed", "trace-failed")

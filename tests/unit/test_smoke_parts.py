@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from seeded import fault
 
 from builder.scripts import TABLE
 
@@ -44,7 +45,11 @@ def test_a_refused_batch_passes_when_the_error_names_the_devices():
 
 
 @pytest.mark.parametrize(
-    ("error", "code"), [(None, "device-mix-accepted"), ("CUBLAS_STATUS_NOT_SUPPORTED", "device-mix-unclear")]
+    ("error", "code"),
+    [
+        pytest.param(error, code, marks=fault("train_step", {"device_mix": code}))
+        for error, code in ((None, "device-mix-accepted"), ("CUBLAS_STATUS_NOT_SUPPORTED", "device-mix-unclear"))
+    ],
 )
 def test_a_batch_on_the_wrong_device(error, code):
     with pytest.raises(Failed) as failed:
@@ -73,6 +78,7 @@ def test_nccl_on_one_and_on_four_cards(monkeypatch):
         assert nccl(fake_torch(cards=cards), monkeypatch).details["cards"] == cards
 
 
+@fault("distributed", {"nccl": "gradients-differ"})
 def test_nccl_that_is_missing_or_adds_up_wrong(monkeypatch):
     with pytest.raises(Failed) as failed:
         nccl(fake_torch(has_nccl=False), monkeypatch)
@@ -137,6 +143,7 @@ def on_card(torch, **params):
     return SimpleNamespace(stack=lambda name: torch, params={"device": "auto", **params}, environment={}, made={})
 
 
+@fault("card", {"bfloat16": "bfloat16-wrong"})
 def test_bfloat16_on_a_card():
     assert card.bfloat16(on_card(Card())).status == "passed"
     with pytest.raises(Failed) as failed:
@@ -146,7 +153,10 @@ def test_bfloat16_on_a_card():
         card.bfloat16(on_card(Card(capability=(7, 5))))
 
 
-@pytest.mark.parametrize(("reached", "code"), [(800.0, None), (300.0, "card-too-slow")])
+@pytest.mark.parametrize(
+    ("reached", "code"),
+    [(800.0, None), pytest.param(300.0, "card-too-slow", marks=fault("card", {"speed": "card-too-slow"}))],
+)
 def test_the_speed_of_a_card(reached, code):
     params = {"expected_tflops": 989.0, "least_share": 0.5}
     try:
@@ -159,6 +169,7 @@ def test_a_speed_that_nothing_is_known_of_is_told():
     assert card.judge_speed({"expected_tflops": 0.0, "least_share": 0.5}, 3.0).measured == 3.0
 
 
+@fault("card", {"samples": "card-idle"})
 def test_samples_of_a_card_at_work_and_of_an_idle_one():
     rows = [{"at_s": 0.1 * index, "utilization": value, "used_bytes": 1} for index, value in enumerate((3, 60, 100))]
     assert card.judge_samples(rows).message.endswith("▁▅█")
@@ -169,6 +180,7 @@ def test_samples_of_a_card_at_work_and_of_an_idle_one():
     assert failed.value.code == "card-idle"
 
 
+@fault("card", {"others_on_card": "card-in-use"})
 def test_other_processes_on_the_card_are_named(monkeypatch):
     class Nvml:
         def __enter__(self):
