@@ -287,17 +287,16 @@ class _Run:
             before = self.state.get(name)
             if before is not None and before.version == offer.version:
                 continue
-            if before is None and self._may_be_there(name):
+            if before is None and self._is_in_unknown_image:
                 continue
             via = solution.via.get(name)
             self._set(step, self._chosen(step, name, offer.version, None, self._title(via, solution), offer, view))
 
-    def _may_be_there(self, name: str) -> bool:
+    @property
+    def _is_in_unknown_image(self) -> bool:
         """An image made for training holds numpy and more in versions that its name does not tell."""
-        if not self.env.is_image or name in TORCH_FAMILY:
-            return False
         base = self.env.base
-        return base is None or base.repository not in _PLAIN_IMAGES
+        return self.env.is_image and (base is None or base.repository not in _PLAIN_IMAGES)
 
     @staticmethod
     def _title(name: str | None, solution: Solution) -> str | None:

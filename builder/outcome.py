@@ -175,6 +175,14 @@ class Outcome:
         step = self.step_of(chosen)
         return None if step is None else step.indexes
 
+    @cached_property
+    def _open_steps(self) -> frozenset[int]:
+        return frozenset({each.step.number for each in self.conflicts} | {step.number for step in self.undecided})
+
+    def is_open(self, chosen: Chosen) -> bool:
+        """Of a step without a whole answer, and no pin: an installer would not take just this release."""
+        return chosen.step in self._open_steps and not chosen.is_pinned
+
     def is_conda(self, chosen: Chosen) -> bool:
         return chosen.request is not None and chosen.request.installer == "conda"
 

@@ -15,7 +15,8 @@ from packaging.version import Version
 from builder.shelf import Offer, Shelf, marker_holds
 from builder.versions import PythonVersion
 
-LIMIT = 20000
+LIMIT = 8000
+_PATIENCE = 4  # failures after which a package is placed earlier
 _ASKED_BY_MANY = frozenset(
     {
         "huggingface-hub", "llvmlite", "numpy", "packaging", "protobuf", "pyarrow", "safetensors", "sentencepiece",
@@ -95,6 +96,7 @@ class _Search:
     via: dict[str, str] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
     capped: set[str] = field(default_factory=set)  # the user's own line keeps newer releases out
+    trouble: dict[str, int] = field(default_factory=dict)  # how often nothing of a package could be taken
     steps: int = 0
     _takable: dict[str, tuple[list[Offer], Iterator[Offer]]] = field(default_factory=dict)
     _left: dict[tuple[str, frozenset[str]], bool] = field(default_factory=dict)
@@ -135,7 +137,7 @@ class _Search:
         """None when all are placed, else the packages to blame: what is not among them need not be tried again."""
         if not pending:
             return None
-        name = min(pending, key=lambda item: (item not in self.pinned, item not in self.installed, self._rank(item)))
+        name = min(pending, key=self._order)
         rest = [other for other in pending if other != name]
         refused: list[Refused] = []
         blamed = {bound.by.name for bound in self.bounds.get(name, ()) if bound.by is not None}
@@ -167,7 +169,17 @@ class _Search:
                 return found
             blamed |= found - {name}
         self.failures.append(Failure(name, tuple(self.bounds.get(name, ())), tuple(refused)))
+        self.trouble[name] = self.trouble.get(name, 0) + 1
         return frozenset(blamed)
+
+    def _order(self, name: str) -> tuple[bool, bool, int, tuple[int, str]]:
+        """What failed before comes early, so that the rest is chosen to suit it."""
+        return (
+            name not in self.pinned,
+            name not in self.installed,
+            -min(self.trouble.get(name, 0) // _PATIENCE, 4),
+            self._rank(name),
+        )
 
     def _rank(self, name: str) -> tuple[int, str]:
         """First torch, because everything hangs on it; then what the user limits, since that leaves the least choice.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import date
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -72,6 +72,7 @@ class Bound(PackageHazard):
     other: Text
     bound: Specifier
     effect: Text
+    severity: Literal["error", "warning"] = "error"  # warning: only some uses fail
 
 
 class NativeLibraries(PackageHazard):

@@ -109,6 +109,9 @@ def _label_faults(o: Outcome, request: Request, text: str, label: _Label) -> Ite
     torch, release = o.torch, o.torch_release
     if torch is None or torch.version is None:
         return
+    forks = [one for one in o.env.requests if one.name == "torch" and one.step == torch.step and applies(one, o.env)]
+    if len({str(one.version) for one in forks}) > 1:
+        return  # a lock for several builds of torch: which one goes with this file is not told
     says = f"{request.origin}: the name of `{request.name if text.startswith('+') else ''}{text}`"
     wrong: list[str] = []
     because: list[str] = []
@@ -371,7 +374,10 @@ def build_sees_torch(o: Outcome) -> Iterator[Finding]:
             continue
         chosen = o.package(build.hazard.package)
         step = None if chosen is None else o.step_of(chosen)
-        if step is None or step.no_build_isolation or step.installer not in {"pip", "uv"} or not o.env.is_image:
+        if step is None or step.no_build_isolation or step.installer not in {"pip", "uv"} or step.is_sync:
+            continue
+        is_beside = o.torch is not None and o.torch.request is not None and o.torch.step == step.number
+        if not (o.env.is_image or is_beside):
             continue
         if chosen is None or chosen.request is None or step.no_deps:
             continue

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from builder.catalog_rows.packages import Hazard
 from builder.outcome import Chosen, Outcome
 from builder.rules.base import Change, Finding, Severity, finding
 
@@ -65,10 +66,16 @@ def _pins(o: Outcome, name: str, bound: SpecifierSet) -> list[Change]:
     return [Change("pin", name, f"=={offer.version}") for offer in fits[:2]]
 
 
+_CODES = {"numpy": "numpy-abi", "protobuf": "protobuf-major", "setuptools": "pkg-resources"}
+
+
 def unstated_bounds(o: Outcome) -> Iterator[Finding]:
     """The table of such bounds, for every package that is installed."""
     for hazard in o.catalog.hazards.all("bounds"):
         chosen = o.package(hazard.package)
+        if hazard.text("other") == "python":
+            yield from _python_bound(o, hazard, chosen)
+            continue
         other = o.package(hazard.text("other"))
         if chosen is None or other is None or chosen.version is None or other.version is None:
             continue
@@ -77,20 +84,43 @@ def unstated_bounds(o: Outcome) -> Iterator[Finding]:
             continue
         if chosen.request is None and other.request is None:
             continue  # neither was asked for: whether the pair is ever imported is not known
-        subject = f"{chosen.name} {chosen.version}, {other.name} {other.version}"
-        because = [chosen.says, hazard.fact, other.says]
-        conclusion = f"{other.name} must be {bound}: {hazard.text('effect')}"
-        tries = _pins(o, other.name, bound)
-        if other.name == "numpy":
-            yield finding("numpy-abi", "error", subject, because, conclusion, tries=tries)
-        elif other.name == "huggingface-hub":
-            yield finding("api-removed", "error", subject, because, conclusion, tries=tries)
-        elif other.name == "protobuf":
-            yield finding("protobuf-major", "error", subject, because, conclusion, tries=tries)
-        else:
-            # Most environments never run what imports it, unless somebody asked for just this setuptools.
-            severity: Severity = "error" if other.is_pinned else "warning"
-            yield finding("pkg-resources", severity, subject, because, conclusion, tries=tries)
+        if any(o.is_open(one) for one in (chosen, other)):
+            continue  # no whole answer exists, so that nobody knows which release would be taken
+        severity: Severity = "error" if _is_certain(hazard, chosen, other) else "warning"
+        yield finding(
+            _CODES.get(other.name, "api-removed"),
+            severity,
+            f"{chosen.name} {chosen.version}, {other.name} {other.version}",
+            [chosen.says, hazard.fact, other.says],
+            f"{other.name} must be {bound}: {hazard.text('effect')}",
+            tries=_pins(o, other.name, bound),
+        )
+
+
+def _python_bound(o: Outcome, hazard: Hazard, chosen: Chosen | None) -> Iterator[Finding]:
+    if chosen is None or chosen.version is None or o.python is None or not hazard.holds_for(chosen.version):
+        return
+    bound = SpecifierSet(hazard.text("bound"))
+    if o.python.satisfies(bound):
+        return
+    yield finding(
+        "api-removed",
+        "error" if chosen.is_pinned else "warning",
+        f"{chosen.name} {chosen.version}, Python {o.python}",
+        [o.python_says, chosen.says, hazard.fact],
+        f"Python must be {bound}: {hazard.text('effect')}",
+        tries=[Change("python", "python", "3.10")],
+    )
+
+
+def _is_certain(hazard: Hazard, chosen: Chosen, other: Chosen) -> bool:
+    """Whether what is asked for makes the pair, and every use of it fails."""
+    if hazard.get("severity") == "warning" or not (chosen.is_pinned or other.is_pinned):
+        return False
+    if other.name == "setuptools":
+        return other.is_pinned  # most environments never run what imports it
+    # Of these, every index gives the newest; what else comes along unasked may be held back by something unsaid.
+    return other.request is not None or other.name in {"numpy", "huggingface-hub", "protobuf", "triton"}
 
 
 def torch_needs_pkg_resources(o: Outcome) -> Iterator[Finding]:

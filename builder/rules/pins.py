@@ -144,8 +144,6 @@ def _one_a_minor(versions: list[Version]) -> list[Version]:
 def pinned_by_neighbour(o: Outcome) -> Iterator[Finding]:
     """`--no-deps`, conda, a lock or separate steps let a pair through that the release itself forbids."""
     told = {frozenset((c.failure.name, *_askers(c.failure))) for c in o.conflicts}
-    # Where a step has no whole answer, what stands for an open range is not what an installer would take.
-    open_steps = {c.step.number for c in o.conflicts} | {step.number for step in o.undecided}
     for chosen in o.packages.values():
         offer = chosen.offer
         if offer is None or offer.requires is None or chosen.name in COMPANIONS or chosen.name == "torch":
@@ -158,7 +156,7 @@ def pinned_by_neighbour(o: Outcome) -> Iterator[Finding]:
                 continue
             if wanted.specifier.contains(other.version, prereleases=True) or not (other.request or chosen.request):
                 continue
-            if any(one.step in open_steps and not one.is_pinned for one in (chosen, other)):
+            if o.is_open(chosen) or o.is_open(other):
                 continue
             is_extension = chosen.name in _EXTENSIONS and wanted.name == "torch"
             package = o.catalog.packages.get(chosen.name)

@@ -91,6 +91,42 @@ def release_is_current(o: Outcome) -> Iterator[Finding]:
         )
 
 
+def metadata_is_taken(o: Outcome) -> Iterator[Finding]:
+    """From 24.1 on, pip skips a release with a requirement that is not written as one."""
+    strict = o.catalog.hazards.row("singles", "pip-strict-metadata")
+    for chosen in o.packages.values():
+        package = o.catalog.packages.get(chosen.name)
+        release = None if package is None or chosen.version is None else package.release(chosen.version)
+        step = o.step_of(chosen)
+        if release is None or not release.refused or step is None or step.installer != "pip" or step.is_sync:
+            continue
+        pip = _pip(o)
+        if pip is None or pip < Version(strict.text("value")):
+            continue
+        yield finding(
+            "metadata-refused",
+            "warning",
+            f"{chosen.name} {chosen.version}",
+            [chosen.says, f"{chosen.name} {chosen.version} requires `{release.refused}`", strict.fact],
+            "a new pip finds no such release",
+            tries=[Change("add", "pip", "<24.1")],
+            hint="install it with pip 24.0 or with uv",
+        )
+
+
+def _pip(o: Outcome) -> Version | None:
+    """The pip that is asked for, else the newest of the day; None: that of an image or of conda, which nobody knows."""
+    asked = o.package("pip")
+    if asked is not None and (asked.version is not None or asked.request is not None):
+        return asked.version
+    if o.env.is_image or any(step.installer == "conda" for step in o.env.steps):
+        return None
+    day = o.today.isoformat()
+    fits = (each for each in o.shelf.offers("pip") if each.released and each.released <= day)
+    python = o.assumed_python
+    return next((each.version for each in fits if python is None or each.lets_in(python)), None)
+
+
 def python_has_wheel(o: Outcome) -> Iterator[Finding]:
     if o.python is None:
         return
@@ -254,4 +290,4 @@ def _glibc_tries(o: Outcome, chosen: Chosen) -> list[Change]:
     return [Change("pin", "torch", f"=={fits[0].version}")] if fits else []
 
 
-RULES = (release_exists, release_is_current, python_has_wheel, arch_has_wheel, glibc_meets_wheels)
+RULES = (release_exists, release_is_current, metadata_is_taken, python_has_wheel, arch_has_wheel, glibc_meets_wheels)

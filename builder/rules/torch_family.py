@@ -11,6 +11,7 @@ from builder.catalog_rows.torch_parts import COMPANIONS, CompanionName
 from builder.explain import joined
 from builder.outcome import Chosen, Outcome
 from builder.rules.base import Change, Finding, finding
+from builder.versions import CudaVariant
 
 
 def companions_pair(o: Outcome) -> Iterator[Finding]:
@@ -30,12 +31,15 @@ def companions_pair(o: Outcome) -> Iterator[Finding]:
         because.append((rows[0] if rows else release).cite(f"torch {release.version} goes with {name} {have}"))
         if name == "torchtext":
             because.append(o.catalog.note("torchtext-end").fact)
+        # A late release that names no torch and was not asked for by version: it may load all the same.
+        is_open = not partner.is_pinned and own is not None and own.requires_torch is None and name != "torchtext"
         yield finding(
             "torch-family-pair",
-            "error",
+            "warning" if is_open else "error",
             f"{name} {partner.version}",
             because,
-            f"{name} {partner.version} was built for another torch: its operators would not load",
+            f"{name} {partner.version} was built for another torch: its operators "
+            + ("may not load" if is_open else "would not load"),
             tries=_tries(o, name, partner, rows),
         )
 
@@ -85,13 +89,21 @@ def one_cuda_variant(o: Outcome) -> Iterator[Finding]:
             continue  # the pair itself is wrong, which is told already
         mine, theirs = torch.variant.toolkit, partner.variant.toolkit
         is_major = (mine is None) != (theirs is None) or (mine and theirs and mine.major != theirs.major)
+        # torch 2.6 changed the C++ ABI in its cu126 builds alone.
+        odd = CudaVariant("cu126")
+        is_abi = (
+            release is not None and release.version.release[:2] == (2, 6) and odd in {torch.variant, partner.variant}
+        )
+        because = [torch.says, partner.says]
+        if is_abi:
+            because.append(o.catalog.note("cxx11-abi-26").fact)
+        effect = ": the companion refuses to load" if is_major else ": its operators would not load" if is_abi else ""
         yield finding(
             "torch-family-variant",
-            "error" if is_major else "warning",
+            "error" if is_major or is_abi else "warning",
             partner.title,
-            [torch.says, partner.says],
-            f"{torch.title} and {partner.title} are builds of different CUDA versions"
-            + (": the companion refuses to load" if is_major else ""),
+            because,
+            f"{torch.title} and {partner.title} are builds of different CUDA versions{effect}",
             tries=[Change("pin", name, f"=={partner.version}+{torch.variant}")] if partner.label else [],
         )
 

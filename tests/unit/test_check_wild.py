@@ -215,3 +215,34 @@ def test_a_channel_gives_the_companion_of_its_torch() -> None:
     document = judged(conda=conda)
     assert str(document.outcome.version("torchaudio")) == "2.2.2"
     assert errors(conda=conda) == set()
+
+
+# ---- pip and Python
+
+
+@pytest.mark.parametrize(
+    ("said", "is_told"),
+    [
+        ({"python": "3.8"}, True),
+        ({"python": "3.7"}, False),  # its last pip is 24.0
+        ({"python": "3.8", "date": "2023-06-01"}, False),
+        ({"python": "3.8", "dockerfile": "FROM python:3.8\nRUN pip install pytorch-lightning==1.8.3\n"}, False),
+        ({"python": "3.8", "dockerfile": "FROM python:3.8\nRUN uv pip install pytorch-lightning==1.8.3\n"}, False),
+        ({"dockerfile": "FROM python:3.8\nRUN pip install -U pip\nRUN pip install pytorch-lightning==1.8.3\n"}, True),
+        ({"conda": "dependencies: [python=3.8, pip=20.3, {pip: [pytorch-lightning==1.8.3]}]\n"}, False),
+    ],
+)
+def test_metadata_that_a_new_pip_refuses(said: dict[str, Any], *, is_told: bool) -> None:
+    pins = () if {"dockerfile", "conda"} & set(said) else ("pytorch-lightning==1.8.3",)
+    assert ("metadata-refused" in {found.code for found in judged(*pins, **said).findings}) is is_told
+
+
+def test_a_python_that_a_package_cannot_be_imported_on() -> None:
+    assert "api-removed" in errors("fairseq==0.12.2", "torchaudio==2.0.2", "torch==2.0.1", python="3.11")
+    assert "api-removed" not in errors("fairseq==0.12.2", "torchaudio==2.0.2", "torch==2.0.1", python="3.10")
+
+
+def test_a_neighbour_that_nobody_asked_for_is_a_risk_alone() -> None:
+    document = judged("pytorch-lightning==1.4.2", "torch==1.11.0", python="3.8", date="2022-09-01")
+    assert {f.severity for f in document.findings if f.code == "api-removed"} == {"warning"}
+    assert "api-removed" in errors("pytorch-lightning==1.4.2", "torchmetrics==0.11.4", "torch==1.11.0", python="3.8")

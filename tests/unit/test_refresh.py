@@ -204,3 +204,19 @@ def test_rows_keep_tracked_requirements_alone() -> None:
 )
 def test_span(pythons: list[str] | str, text: str) -> None:
     assert span(pythons) == text
+
+
+def test_rows_before_the_year_of_interest_keep_their_version_alone() -> None:
+    files = [wheel("x-1.0-py3-none-any.whl", "2018-01-01"), wheel("x-2.0-py3-none-any.whl", "2025-01-01")]
+    found = rows(Index({"x": files}, {}).client(), "x", tracked=frozenset(), since=date(2020, 1, 1))
+    assert found is not None
+    assert (list(found["releases"]), found["older"]) == (["2.0"], ["1.0"])
+
+
+def test_a_requirement_that_pip_refuses_is_kept_as_it_was_meant() -> None:
+    name = "x-1.0-py3-none-any.whl"
+    index = Index({"x": [wheel(name, "2022-01-01")]}, {name: "Requires-Dist: torch (>=1.9.*)\n"})
+    found = rows(index.client(), "x", tracked=frozenset({"torch"}))
+    assert found is not None
+    assert found["requirement_sets"] == [["torch>=1.9"]]
+    assert found["releases"]["1.0"]["refused"] == "torch (>=1.9.*)"

@@ -41,7 +41,7 @@ def cases(name: str) -> list[dict[str, Any]]:
     return found
 
 
-ALL = {name: cases(name) for name in ("known", "good", "own")}
+ALL = {name: cases(name) for name in ("known", "good", "own", "reports")}
 SCORED = [case for found in ALL.values() for case in found if score_cases.is_scored(case)]
 
 
