@@ -134,17 +134,16 @@ class Lookup:
         return symbols.wanted(pattern) if symbols is not None else []
 
 
-def is_torchs_own(path):
-    """Below the folder of the package itself: its libraries belong together and are held against their RECORD."""
-    return "{0}torch{0}".format(os.sep) in path
+def missing_of_torch(loader, lookup, paths, folders):
+    """{path: [symbols]} of extensions that need from torch what no library of this torch defines.
 
-
-def missing_of_torch(loader, lookup, paths):
-    """{path: [symbols]} of extensions that need from torch what no library of this torch defines."""
-    own = [path for path in paths if is_torchs_own(path)]
+    Torch's own libraries belong together and are held against their RECORD.
+    """
+    packages = {path: package_of(path, folders) for path in paths}
+    own = [path for path in paths if packages[path] == "torch"]
     found = {}
     for path in paths:
-        wanted = [] if is_torchs_own(path) else lookup.wanted(path, TORCH)
+        wanted = [] if packages[path] == "torch" else lookup.wanted(path, TORCH)
         if not wanted:
             continue
         scope = set(loader.closure([path]).values()) | set(own)
@@ -153,7 +152,7 @@ def missing_of_torch(loader, lookup, paths):
         missing = sorted({name.decode() for name in wanted if not lookup.is_defined(name, scope)})
         if missing:
             # Another library of the same package may define it and be loaded before.
-            beside = [one for one in paths if top_folder(one) == top_folder(path)]
+            beside = [one for one in paths if packages[one] == packages[path]]
             missing = [name for name in missing if not lookup.is_defined(name.encode(), beside)]
         if missing:
             found[path] = missing
@@ -184,10 +183,10 @@ def missing_of_cuda(loader, lookup, paths, stem_of):
     return found
 
 
-def top_folder(path):
+def package_of(path, folders):
     """The folder of site-packages that a file lies in; `torchvision.libs` is torchvision's, too."""
-    _, _, rest = path.rpartition("-packages{}".format(os.sep))
-    return rest.split(os.sep)[0].split(".")[0]
+    folder = max((one for one in folders if path.startswith(one + os.sep)), key=len, default="")
+    return path[len(folder) :].lstrip(os.sep).split(os.sep)[0].split(".")[0]
 
 
 def plain(name):

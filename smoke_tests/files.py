@@ -115,7 +115,7 @@ def symbols(ctx):
     paths, loader = ctx.made["paths"], ctx.made["loader"]
     paths = [path for path in paths if _libraries.waits_for(path) is None and path_counts(path)]
     lookup = _symbols.Lookup()
-    missing = _symbols.missing_of_torch(loader, lookup, paths)
+    missing = _symbols.missing_of_torch(loader, lookup, paths, _metadata.folders())
     for path, names in _symbols.missing_of_cuda(loader, lookup, paths, _libraries.cuda_stem).items():
         missing.setdefault(path, []).extend(names)
     if missing:

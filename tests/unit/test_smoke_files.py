@@ -158,9 +158,11 @@ TORCH_FILES = {
 }
 
 
-@pytest.fixture
-def compiled(tmp_path):
-    site = Site(tmp_path)
+@pytest.fixture(params=["plain", "torch"])
+def compiled(tmp_path, request):
+    """Also below a folder that is called as the package is."""
+    (tmp_path / request.param).mkdir()
+    site = Site(tmp_path / request.param)
     site.package("torch", "2.6.0", TORCH_FILES)
     return site
 
