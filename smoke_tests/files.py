@@ -116,8 +116,13 @@ def symbols(ctx):
     paths = [path for path in paths if _libraries.waits_for(path) is None and path_counts(path)]
     lookup = _symbols.Lookup()
     missing = _symbols.missing_of_torch(loader, lookup, paths, _metadata.folders())
-    for path, names in _symbols.missing_of_cuda(loader, lookup, paths, _libraries.cuda_stem).items():
-        missing.setdefault(path, []).extend(names)
+    of_cuda = _symbols.missing_of_cuda(loader, lookup, paths, _libraries.cuda_stem)
+    # What torch has loaded before is taken in place of what a library would find by itself.
+    before = list(loaded_by_torch(loader).values()) if of_cuda else []
+    for path, names in of_cuda.items():
+        left = [name for name in names if not lookup.is_defined(name.encode(), before)]
+        if left:
+            missing.setdefault(path, []).extend(left)
     if missing:
         shown = [
             "{} needs {}{}".format(
