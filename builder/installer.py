@@ -278,6 +278,8 @@ class _Run:
         for name, request in by_name.items():
             offer = solution.chosen.get(name)
             version = request.version or (offer.version if offer is not None else None)
+            if name == "torch" and request.version is None and request.is_source:
+                version = offer = None  # a build of one's own: the newest release says nothing about it
             if version is not None and offer is not None and version.local is None:
                 version = offer.version  # `1.10` is written 1.10.0
             self._set(step, self._chosen(step, name, version, request, None, offer, view))
@@ -314,7 +316,8 @@ class _Run:
         view: IndexView,
     ) -> Chosen:
         variant: CudaVariant | None = None
-        if name in TORCH_FAMILY:
+        is_own = name == "torch" and version is None and request is not None and request.is_source
+        if name in TORCH_FAMILY and not is_own:
             variant = view.variant(name, version, request)
             torch = self.state.get("torch")
             if variant is None and name != "torch" and torch is not None and torch.step == step.number:

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass, replace
 from datetime import date
 
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
 from builder.environment import (
     DateAsk,
     DriverAsk,
@@ -26,6 +28,10 @@ from builder.versions import ComputeCapability, DriverVersion, GlibcVersion, Inv
 
 _MIG = re.compile(r",?\s*(?:(\d+)\s*x\s*)?MIG\s*(\d+g\.\d+gb(?:\+me)?)?\s*", re.IGNORECASE)
 _COUNT = re.compile(r"^(\d{1,2})\s*[x×]\s*(?=\S)|\s*[x×]\s*(\d{1,2})$", re.IGNORECASE)
+_ARCHS = {
+    **dict.fromkeys(("x86_64", "amd64", "x64", "x86-64"), "x86_64"),
+    **dict.fromkeys(("aarch64", "arm64", "sbsa", "armv8"), "aarch64"),
+}
 _OS = (
     (re.compile(r"(?:ubuntu|pop!?_?os)[\s:_-]*(\d\d\.\d\d)", re.IGNORECASE), "ubuntu{}"),
     (re.compile(r"debian[\s:_-]*(?:gnu/linux[\s:_-]*)?(\d+|[a-z]+)", re.IGNORECASE), "debian:{}"),
@@ -83,20 +89,19 @@ def parse(options: Options) -> Environment:
             draft.variables.append(Variable(name=name, value=value, origin=Origin("--env"), scope="option"))
     pythons: list[PythonAsk] = []
     if options.python is not None:
-        try:
-            version = PythonVersion.parse(options.python)
-            pythons.append(PythonAsk(origin=Origin("--python"), means="--python", version=version))
-        except InvalidVersionError as error:
-            draft.left_out(Origin("--python"), options.python, _why(error))
-    arch = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}.get(
-        (options.arch or "").lower()
-    )
+        ask = _python(options.python)
+        if isinstance(ask, PythonAsk):
+            pythons.append(ask)
+        else:
+            draft.left_out(Origin("--python"), options.python, ask)
+    arch = _ARCHS.get((options.arch or "").strip().lower().removeprefix("linux-").removeprefix("linux/"))
     if options.arch is not None and arch is None:
         draft.left_out(Origin("--arch"), options.arch, "it is neither x86_64 nor aarch64")
     glibc = None
     if options.glibc is not None:
         try:
-            glibc = GlibcVersion.parse(options.glibc)
+            digits = re.search(r"[0-9]+\.[0-9]+", options.glibc)  # `glibc 2.17`, `2.31-0ubuntu9`
+            glibc = GlibcVersion.parse(digits[0] if digits else options.glibc)
         except InvalidVersionError as error:
             draft.left_out(Origin("--glibc"), options.glibc, _why(error))
     driver = None if options.driver is None else _driver(options.driver, draft)
@@ -111,7 +116,7 @@ def parse(options: Options) -> Environment:
         glibc_origin=None if glibc is None else Origin("--glibc"),
         driver=driver,
         gpus=tuple(gpu(name, Origin("--gpu")) for name in options.gpus if name.strip()),
-        precisions=tuple((name.strip().lower(), Origin("--precision")) for name in options.precisions),
+        precisions=tuple((_precision(name), Origin("--precision")) for name in options.precisions),
         opset=options.opset,
         opset_origin=None if options.opset is None else Origin("--opset"),
         date=day,
@@ -170,8 +175,8 @@ def applied(env: Environment, options: Options) -> Environment:
 
 
 def _driver(text: str, draft: Draft) -> DriverAsk | None:
-    # `535.129.03`, `R535`, `nvidia-driver-535`, `Driver Version: 551.61 (Windows)`
-    match = re.match(r"\s*([0-9.]+)", text) or re.search(r"(?<![0-9.])([0-9]{3}(?:\.[0-9]+){0,2})(?![0-9])", text)
+    # `535.129.03`, `R535`, `nvidia-driver-535`, `535.x`, `Driver Version: 551.61 (Windows)`
+    match = re.search(r"(?<![0-9.])([0-9]{3}(?:\.[0-9]+){0,2})(?![0-9])", text)
     try:
         version = DriverVersion.parse(match[1] if match else text)
     except InvalidVersionError as error:
@@ -180,10 +185,39 @@ def _driver(text: str, draft: Draft) -> DriverAsk | None:
     return DriverAsk(version=version, origin=Origin("--driver"), is_windows="windows" in text.lower())
 
 
+def _python(text: str) -> PythonAsk | str:
+    """`3.10`, `3.10.12`, `Python 3.10`, `py310`, `>=3.9,<3.12`; what is none of these is told in words."""
+    origin, means = Origin("--python"), "--python"
+    joined = re.fullmatch(r"\s*(?:cp|py|python)[ -]?([23])([0-9]{1,2})\s*", text, re.IGNORECASE)
+    plain = re.sub(r"^\s*(?:c?python|py)\s*", "", text, flags=re.IGNORECASE)
+    try:
+        version = PythonVersion.parse(f"{joined[1]}.{joined[2]}" if joined else plain)
+    except InvalidVersionError as error:
+        try:
+            return PythonAsk(origin=origin, means=means, specifier=SpecifierSet(plain))
+        except InvalidSpecifier:
+            return _why(error)
+    return PythonAsk(origin=origin, means=means, version=version)
+
+
+_PRECISION = re.compile(
+    r"(?:mixed[-_ ]?)?(bf16|bfloat16|fp16|float16|fp8|float8|tf32|fp32|float32|half|16|32)(?:[-_ ].*)?"
+)
+
+
+def _precision(text: str) -> str:
+    """As the rules name them: `bf16-mixed` is bf16, `16-mixed` and `half` are fp16; an unknown word stays."""
+    word = text.strip().lower().removeprefix("torch.")
+    match = _PRECISION.fullmatch(word)
+    names = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "16": "fp16", "float8": "fp8"}
+    return word if match is None else names.get(match[1], match[1])
+
+
 def _date(text: str, draft: Draft) -> DateAsk | None:
     match = re.search(r"\d{4}-\d{2}-\d{2}", text)
+    month = re.fullmatch(r"\s*(\d{4}-\d{2})\s*", text)
     try:
-        day = date.fromisoformat(match[0] if match else text)
+        day = date.fromisoformat(match[0] if match else f"{month[1]}-28" if month else text)
     except ValueError:
         draft.left_out(Origin("--date"), text, "it is not a date such as 2024-06-30")
         return None

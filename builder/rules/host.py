@@ -76,12 +76,39 @@ def shared_memory(o: Outcome) -> Iterator[Finding]:
         )
 
 
+_ASKED = frozenset({"--pin", "--driver", "--python", "--glibc", "--arch"})
+
+
+def options_are_read(o: Outcome) -> Iterator[Finding]:
+    """What was asked about and not understood is not judged."""
+    for left_out in o.env.unparsed:
+        if str(left_out.origin) in _ASKED:
+            yield finding(
+                "option-not-read",
+                "warning",
+                f"{left_out.origin} {left_out.text[:80]}",
+                [f"{left_out.origin} says `{left_out.text[:80]}`", left_out.why],
+                "nothing is judged by it",
+                is_unknown=True,
+            )
+
+
 def torch_is_known(o: Outcome) -> Iterator[Finding]:
     """A nightly, a fork, or a build for other hardware: nothing is claimed about it."""
     torch = o.torch
     if torch is None:
         return
-    if torch.variant is not None and torch.variant.is_other:
+    request = torch.request
+    if torch.version is None and request is not None and (request.is_source or request.url is not None):
+        yield finding(
+            "version-unknown",
+            "info",
+            torch.title,
+            [torch.says, "which release that address gives is in no table"],
+            "what it needs is not known",
+            is_unknown=True,
+        )
+    elif torch.variant is not None and torch.variant.is_other:
         yield finding(
             "variant-unknown",
             "info",
@@ -101,4 +128,4 @@ def torch_is_known(o: Outcome) -> Iterator[Finding]:
         )
 
 
-RULES = (wsl_host, mig_is_one_slice, shared_memory, torch_is_known)
+RULES = (options_are_read, wsl_host, mig_is_one_slice, shared_memory, torch_is_known)

@@ -14,9 +14,9 @@ from builder.versions import ComputeCapability
 def card_has_precision(o: Outcome) -> Iterator[Finding]:
     singles = o.catalog.hazards
     for name, origin in o.env.precisions:
-        if name not in {"bf16", "bfloat16", "tf32", "fp16", "float16"}:
+        if name not in {"bf16", "tf32", "fp16", "fp8"}:
             continue
-        kind = {"bfloat16": "bf16", "float16": "fp16"}.get(name, name)
+        kind = name
         floor = singles.row("singles", f"{kind}-capability")
         least = ComputeCapability.parse(floor.text("value"))
         for ask, gpu in o.gpus:
@@ -30,7 +30,7 @@ def card_has_precision(o: Outcome) -> Iterator[Finding]:
                     f"{name} on {ask.name}",
                     because,
                     f"{ask.name} has no {name} arithmetic",
-                    hint="use fp16 with fp32 weights" if kind == "bf16" else "use fp32",
+                    hint={"bf16": "use fp16 with fp32 weights", "fp8": "use fp16 or bf16"}.get(kind, "use fp32"),
                 )
             elif (
                 kind == "fp16"
@@ -51,7 +51,7 @@ def torch_has_precision(o: Outcome) -> Iterator[Finding]:
         return
     first = o.catalog.hazards.row("singles", "bf16-torch")
     for name, origin in o.env.precisions:
-        if name in {"bf16", "bfloat16"} and torch.version < Version(first.text("value")):
+        if name == "bf16" and torch.version < Version(first.text("value")):
             yield finding(
                 "precision-unsupported",
                 "error",

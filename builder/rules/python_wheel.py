@@ -29,6 +29,23 @@ def release_exists(o: Outcome) -> Iterator[Finding]:
         yield from _missing(o, chosen, chosen.version)
 
 
+def name_is_torch(o: Outcome) -> Iterator[Finding]:
+    """`pip install pytorch` gets a placeholder that refuses to be installed."""
+    chosen = o.package("pytorch")
+    if chosen is None or chosen.request is None or chosen.request.installer not in {"pip", "uv"}:
+        return
+    if chosen.request.is_source or chosen.request.url or chosen.request.wheel:
+        return
+    yield finding(
+        "not-on-index",
+        "error",
+        "pytorch",
+        [chosen.says, o.catalog.hazards.row("singles", "name-pytorch").fact],
+        "it cannot be installed",
+        hint="ask for torch",
+    )
+
+
 def _missing(o: Outcome, chosen: Chosen, version: Version) -> Iterator[Finding]:
     offers = o.shelf.offers(chosen.name)
     newest, oldest = offers[0].version, offers[-1].version
@@ -290,4 +307,12 @@ def _glibc_tries(o: Outcome, chosen: Chosen) -> list[Change]:
     return [Change("pin", "torch", f"=={fits[0].version}")] if fits else []
 
 
-RULES = (release_exists, release_is_current, metadata_is_taken, python_has_wheel, arch_has_wheel, glibc_meets_wheels)
+RULES = (
+    name_is_torch,
+    release_exists,
+    release_is_current,
+    metadata_is_taken,
+    python_has_wheel,
+    arch_has_wheel,
+    glibc_meets_wheels,
+)

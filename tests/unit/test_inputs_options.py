@@ -107,6 +107,44 @@ def test_what_cannot_be_read_is_named_with_its_option() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "version", "specifier"),
+    [
+        ("3.10.12", "3.10.12", None),
+        ("Python 3.10", "3.10", None),
+        ("py310", "3.10", None),
+        ("cp39", "3.9", None),
+        (">=3.9,<3.12", None, "<3.12,>=3.9"),
+    ],
+)
+def test_pythons_as_people_write_them(text: str, version: str | None, specifier: str | None) -> None:
+    (ask,) = parse_options(Options(python=text)).pythons
+    assert (ask.version and str(ask.version)) == version
+    assert (ask.specifier and str(ask.specifier)) == specifier
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("bf16-mixed", "bf16"),
+        ("16-mixed", "fp16"),
+        ("torch.float16", "fp16"),
+        ("mixed_bf16", "bf16"),
+        ("FP8", "fp8"),
+        ("half", "fp16"),
+        ("int8", "int8"),
+    ],
+)
+def test_precisions_as_people_write_them(text: str, kind: str) -> None:
+    assert parse_options(Options(precisions=(text,))).precisions[0][0] == kind
+
+
+def test_a_month_is_judged_by_its_end() -> None:
+    asked = parse_options(Options(date="2024-06", glibc="glibc 2.31-0ubuntu9.14", arch="linux-aarch64"))
+    assert asked.date is not None
+    assert (asked.date.day.isoformat(), str(asked.glibc), asked.arch) == ("2024-06-28", "2.31", "aarch64")
+
+
 def test_no_input_gives_one_empty_environment() -> None:
     (loaded,) = load([])
     assert loaded.environment.in_force() == {}

@@ -36,6 +36,7 @@ SILENT: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
     ("library-of-torch", ("torch==2.5.1", "ctranslate2==4.4.0", "nvidia-cudnn-cu12==8.9.7.29"), {}),
     ("cuda-library-pin", ("torch==2.3.1", "tensorflow==2.15.0"), {}),
     ("precision-unsupported", ("torch==2.6.0",), {"gpus": "RTX 3060", "precisions": "bf16"}),
+    ("precision-unsupported", ("torch==2.6.0",), {"gpus": "L40S", "precisions": "fp8"}),
     ("precision-slow", ("torch==2.6.0",), {"gpus": "P100", "precisions": "fp16"}),
     ("base-image-missing", (), {"dockerfile": "FROM nvidia/cuda:12.4.1-cudnn-runtime-ubuntu22.04\n"}),
     ("base-image-missing", (), {"dockerfile": "ARG TAG\nFROM nvidia/cuda:${TAG}\n"}),
@@ -161,6 +162,9 @@ def test_unknown_versions_are_unknown() -> None:
     ("code", "pins", "said"),
     [
         ("base-image-missing", (), {"dockerfile": "FROM nvidia/cuda\nRUN true\n"}),
+        ("not-on-index", ("pytorch==2.6.0",), {}),
+        ("precision-unsupported", ("torch==2.6.0",), {"gpus": "A100", "precisions": "fp8"}),
+        ("precision-unsupported", ("torch==2.6.0",), {"gpus": "T4", "precisions": "bf16-mixed"}),
         ("no-wheel-for-system", (), {"dockerfile": "FROM python:3.11-alpine\nRUN pip install torch==2.1.2\n"}),
         ("no-wheel-for-system", ("torch==2.6.0",), {"os": "Alpine 3.18"}),
         ("cpu-build-for-gpu", ("torch==2.6.0",), {"os": "macOS 14", "gpus": "RTX 3090"}),
@@ -217,3 +221,17 @@ def test_drivers_as_people_write_them(text: str) -> None:
     env = judged("torch==2.6.0", driver=text).outcome.env
     assert env.driver is not None
     assert env.driver.version.branch == 535
+
+
+@pytest.mark.parametrize(
+    "said", [{"driver": "12.4"}, {"python": "three"}, {"glibc": "old"}, {"arch": "mips"}, {"pins": "torch 2.6.0"}]
+)
+def test_what_is_asked_and_not_understood_is_never_compatible(said: dict[str, Any]) -> None:
+    pins = ("numpy==1.26.4", said.pop("pins", "torch==2.6.0"))
+    document = judged(*pins, **said)
+    assert document.verdict == "unknown"
+    assert "option-not-read" in {found.code for found in document.findings}
+
+
+def test_torch_of_a_repository_is_unknown() -> None:
+    assert judged("torch @ git+https://github.com/pytorch/pytorch", gpus="A100").verdict == "unknown"
