@@ -20,6 +20,8 @@ def gpu_is_known(o: Outcome) -> Iterator[Finding]:
         if gpu is not None:
             continue
         matches = o.catalog.gpu_matches(ask.name)
+        if matches and _alike(o, matches) is not None:
+            continue
         near = [row.name for row in matches] or list(o.catalog.nearest_gpus(ask.name))
         why = "is the name of several cards" if matches else "is in no row of the facts"
         yield finding(
@@ -33,13 +35,26 @@ def gpu_is_known(o: Outcome) -> Iterator[Finding]:
         )
 
 
+def _alike(o: Outcome, gpus: tuple[Gpu, ...]) -> bool | None:
+    """Whether the build has code for all cards that a name may mean; None where they differ or it is not known."""
+    torch = o.torch
+    if torch is None or torch.variant is None or torch.variant.toolkit is None:
+        return None
+    answers = {_runs(o, torch, torch.variant.toolkit, gpu)[0] for gpu in gpus}
+    return answers.pop() if len(answers) == 1 else None
+
+
 def build_covers_gpus(o: Outcome) -> Iterator[Finding]:
     torch = o.torch
     if torch is None or torch.variant is None or torch.variant.toolkit is None:
         return
-    for ask, gpu in o.gpus:
+    for ask, known in o.gpus:
+        gpu = known
         if gpu is None:
-            continue
+            matches = o.catalog.gpu_matches(ask.name)
+            if not matches or _alike(o, matches) is not False:
+                continue
+            gpu = matches[0]  # none of the cards of that name is served
         answer, fact = _runs(o, torch, torch.variant.toolkit, gpu)
         if answer is None:
             yield finding(
@@ -58,6 +73,7 @@ def build_covers_gpus(o: Outcome) -> Iterator[Finding]:
                 [f"{ask.origin} asks for {ask.name}", gpu.fact, torch.says, fact],
                 _FAILS,
                 tries=_tries(o, torch, list(o.known_gpus)),
+                hint=_nearest(o, torch, gpu),
             )
 
 
@@ -113,6 +129,21 @@ def covering_variants(o: Outcome, release_version: Version, gpus: list[Gpu]) -> 
         if o.driver is None or floor is None or o.driver >= floor:
             found.append(build.variant.tag)
     return found
+
+
+def _nearest(o: Outcome, torch: Chosen, gpu: Gpu) -> str | None:
+    """The release with code for the card that is nearest to the one asked for; more than one thing must change."""
+    if torch.version is None or o.is_conda(torch):
+        return None
+    releases = list(o.catalog.torch_releases())  # newest first
+    newer = [row for row in reversed(releases) if row.version > torch.version]
+    older = [row for row in releases if row.version < torch.version]
+    for rows, which in ((newer, "first"), (older, "last")):
+        for release in rows:
+            tags = covering_variants(o, release.version, [gpu])
+            if tags:
+                return f"the {which} torch with code for {gpu.name} is {release.version} {tags[0]}"
+    return None
 
 
 def _tries(o: Outcome, torch: Chosen, gpus: list[Gpu]) -> list[Change]:

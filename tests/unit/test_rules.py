@@ -235,3 +235,25 @@ def test_what_is_asked_and_not_understood_is_never_compatible(said: dict[str, An
 
 def test_torch_of_a_repository_is_unknown() -> None:
     assert judged("torch @ git+https://github.com/pytorch/pytorch", gpus="A100").verdict == "unknown"
+
+
+def test_a_name_of_several_cards_is_judged_where_all_agree() -> None:
+    assert judged("torch==2.12.0", gpus="RTX 6000").verdict == "compatible"
+    assert judged("torch==2.6.0", gpus="RTX 6000").verdict == "unknown"
+    assert "gpu-not-covered" in codes("torch==2.6.0+cu118", gpus="RTX PRO 6000 Blackwell")
+
+
+@pytest.mark.parametrize(
+    ("pins", "gpu", "hint"),
+    [
+        (
+            ("torch==2.3.0+cu121", "torchvision==0.18.0+cu121"),
+            "RTX 5090",
+            "first torch with code for RTX 5090 is 2.7.0 cu128",
+        ),
+        (("torch==2.15.0", "torchvision==0.29.2"), "V100", "last torch with code for V100 is 2.14.1 cu126"),
+    ],
+)
+def test_the_nearest_torch_with_code_is_named(pins: tuple[str, ...], gpu: str, hint: str) -> None:
+    found = judged(*pins, gpus=gpu, indexes=("cu121",) if "+" in pins[0] else ("default",), hints=True).findings
+    assert f"the {hint}" in {each.hint for each in found}
