@@ -68,7 +68,10 @@ class IndexView:
         """Whether any index of the step has this release of torch or a companion, as far as the facts know."""
         if self._step.installer == "conda":
             return self._conda_has(name, offer)
-        return any(self._index_has(index, name, offer) for index in self._asked(name))
+        asked = self._asked(name)
+        if self._step.indexes.pre and any(index.kind == "torch" and index.is_nightly for index in asked):
+            return False  # a development build of tomorrow's release is newer than every release
+        return any(self._index_has(index, name, offer) for index in asked)
 
     def _asked(self, name: str) -> tuple[Index, ...]:
         found = self.indexes(name)
@@ -79,9 +82,9 @@ class IndexView:
         return found[:1] if first else found
 
     def _index_has(self, index: Index, name: str, offer: Offer) -> bool:
-        if index.is_nightly and not self._step.indexes.pre:
-            return False  # it holds development builds alone, which no installer takes unasked
-        if index.kind != "torch" or index.variant is None or index.is_nightly:
+        if index.kind == "torch" and index.is_nightly:
+            return False  # it holds development builds alone, which no release is
+        if index.kind != "torch" or index.variant is None:
             return True
         if name != "torch":
             return offer.version in self._companions_built_for(name, index.variant)

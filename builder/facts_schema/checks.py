@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from builder.facts_schema.base import (
+    Capability,
     Cuda,
     Glibc,
     Inheriting,
@@ -97,6 +98,12 @@ class LibraryUser(PackageHazard):
     cudnn: Text
 
 
+class GpuFloor(PackageHazard):
+    """The lowest compute capability that the package has kernels for."""
+
+    capability: Capability
+
+
 class OnnxIr(PackageHazard):
     ir: int
 
@@ -138,6 +145,7 @@ class Hazards(Topic):
     native_libraries: list[NativeLibraries]
     source_extensions: list[SourceExtension]
     library_users: list[LibraryUser]
+    gpu_floors: list[GpuFloor]
     onnx_ir: list[OnnxIr]
     prebuilt: list[PrebuiltWheel]
     base_images: list[BaseImage]
@@ -148,7 +156,14 @@ class Hazards(Topic):
     @model_validator(mode="after")
     def _row_ids_once(self) -> Hazards:
         kinds = (self.bounds, self.native_libraries, self.source_extensions, self.onnx_ir, self.prebuilt)
-        kinds_too = (self.library_users, self.base_images, self.system_libraries, self.undeclared, self.singles)
+        kinds_too = (
+            self.library_users,
+            self.gpu_floors,
+            self.base_images,
+            self.system_libraries,
+            self.undeclared,
+            self.singles,
+        )
         ids = [row.id for kind in (*kinds, *kinds_too) for row in kind]
         if twice := sorted({item for item in ids if ids.count(item) > 1}):
             raise ValueError(f"the row ids {', '.join(twice)} are used twice")

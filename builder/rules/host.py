@@ -99,12 +99,12 @@ def torch_is_known(o: Outcome) -> Iterator[Finding]:
     if torch is None:
         return
     request = torch.request
-    if torch.version is None and request is not None and (request.is_source or request.url is not None):
+    if torch.version is None and request is not None and torch.variant is None:
         yield finding(
             "version-unknown",
             "info",
-            torch.title,
-            [torch.says, "which release that address gives is in no table"],
+            "torch",
+            [torch.says, "which release that gives is in no table"],
             "what it needs is not known",
             is_unknown=True,
         )

@@ -1,4 +1,4 @@
-"""Systems for which a package has no wheel at all: musl (Alpine), Windows; libraries that another package needs."""
+"""What a package needs beside torch: a wheel for the system, a card that its kernels know, libraries of one version."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from builder.outcome import Chosen, Outcome
 from builder.rules.base import Change, Finding, finding
-from builder.versions import CudaVersion
+from builder.versions import ComputeCapability, CudaVersion
 
 
 def _installed_from_wheels(o: Outcome, names: list[str]) -> Iterator[Chosen]:
@@ -56,6 +56,26 @@ def windows_has_wheel(o: Outcome) -> Iterator[Finding]:
             hint=f'write `{chosen.name}; platform_system == "Linux"`, or work in WSL',
             tries=[Change("remove", chosen.name, "")],
         )
+
+
+def package_runs_on_gpu(o: Outcome) -> Iterator[Finding]:
+    """A package with kernels of its own, which begin at a later card."""
+    for row in o.catalog.hazards.all("gpu_floors"):
+        chosen = o.package(row.package)
+        if chosen is None or chosen.version is None or not row.holds_for(chosen.version) or chosen.request is None:
+            continue
+        least = ComputeCapability.parse(row.text("capability"))
+        for ask, gpu in o.gpus:
+            if gpu is None or gpu.compute_capability >= least:
+                continue
+            yield finding(
+                "extension-gpu",
+                "error",
+                chosen.title,
+                [f"{ask.origin} asks for {ask.name}", gpu.fact, chosen.says, row.fact],
+                f"{chosen.name} refuses {ask.name} at its first use",
+                tries=[Change("remove", chosen.name, "")],
+            )
 
 
 def library_of_torch(o: Outcome) -> Iterator[Finding]:
@@ -127,4 +147,4 @@ def _tries(o: Outcome, chosen: Chosen, toolkit: CudaVersion, cudnn: int | None) 
     return found
 
 
-RULES = (musl_has_wheel, windows_has_wheel, library_of_torch)
+RULES = (musl_has_wheel, windows_has_wheel, package_runs_on_gpu, library_of_torch)

@@ -31,6 +31,8 @@ SILENT: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
     ("no-wheel-for-system", ("triton==2.2.0",), {"os": "Ubuntu 22.04"}),
     ("no-wheel-for-system", ("triton==2.2.0; platform_system == 'Linux'",), {"os": "Windows 11"}),
     ("no-wheel-for-system", (), {"dockerfile": "FROM python:3.11-slim\nRUN pip install torch==2.6.0\n"}),
+    ("extension-gpu", ("torch==2.4.1", "flash-attn==2.6.3"), {"gpus": "RTX 3090"}),
+    ("extension-gpu", ("torch==1.13.1", "flash-attn==1.0.9"), {"gpus": "T4"}),
     ("library-of-torch", ("torch==2.5.1", "ctranslate2==4.5.0"), {}),
     ("library-of-torch", ("torch==2.3.1", "ctranslate2==4.4.0"), {}),
     ("library-of-torch", ("torch==2.5.1", "ctranslate2==4.4.0", "nvidia-cudnn-cu12==8.9.7.29"), {}),
@@ -163,6 +165,8 @@ def test_unknown_versions_are_unknown() -> None:
     [
         ("base-image-missing", (), {"dockerfile": "FROM nvidia/cuda\nRUN true\n"}),
         ("not-on-index", ("pytorch==2.6.0",), {}),
+        ("extension-gpu", ("torch==2.4.1", "flash-attn==2.6.3"), {"gpus": "T4"}),
+        ("extension-gpu", ("vllm==0.6.3",), {"gpus": "P100"}),
         ("precision-unsupported", ("torch==2.6.0",), {"gpus": "A100", "precisions": "fp8"}),
         ("precision-unsupported", ("torch==2.6.0",), {"gpus": "T4", "precisions": "bf16-mixed"}),
         ("no-wheel-for-system", (), {"dockerfile": "FROM python:3.11-alpine\nRUN pip install torch==2.1.2\n"}),
@@ -235,6 +239,14 @@ def test_what_is_asked_and_not_understood_is_never_compatible(said: dict[str, An
 
 def test_torch_of_a_repository_is_unknown() -> None:
     assert judged("torch @ git+https://github.com/pytorch/pytorch", gpus="A100").verdict == "unknown"
+
+
+@pytest.mark.parametrize("pre", ["", "--pre\n"])
+def test_a_nightly_index_holds_no_release(pre: str) -> None:
+    text = f"{pre}--index-url https://wheels.example.org/whl/nightly/cu128\ntorch\n"
+    document = judged(requirements=text, gpus="RTX 5090", driver="570.124.06")
+    assert document.verdict == "unknown"
+    assert document.outcome.version("torch") is None
 
 
 def test_a_name_of_several_cards_is_judged_where_all_agree() -> None:
