@@ -115,12 +115,11 @@ def measured(stack: Stack, folder: Path, *, from_package_index: bool) -> dict[st
 
 def outcome(stack: Stack, bad: list[dict[str, Any]], unproven: list[dict[str, Any]]) -> str:
     """What a reader of the table is told: passed only where nothing that concerns the stack is left open up to L2."""
-    codes = {check["code"] for check in bad}
-    if codes & set(stack.expected):
-        return f"told as broken, as it is: {', '.join(sorted(codes & set(stack.expected)))}"
+    known = sorted({check["code"] for check in bad} & set(stack.expected))
+    told = f"told as broken, as it is: {', '.join(known)}; " if known else ""
     if bad:
         statuses = " or ".join(sorted({check["status"] for check in bad}, reverse=True))
-        return f"{len(bad)} {statuses}: {', '.join(check['id'] for check in bad)}"
+        return f"{told}{len(bad)} {statuses}: {', '.join(check['id'] for check in bad)}"
     if stack.expected:
         return f"passed, and should have failed with {', '.join(stack.expected)}"
     if unproven:
