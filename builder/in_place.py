@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -96,7 +96,8 @@ class InPlaceEngine:
         for folder, words in ((current, "already installed in"), (place.candidate(wanted), "found complete beside")):
             if folder is not None and _is_intact(folder, wanted):
                 note(f"{image_id}: {words} {place.prefix}")
-                guard.install(folder, context / "constraints.txt")
+                with suppress(OSError):  # where it may not be written to, files.guard tells that there is none
+                    guard.install(folder, context / "constraints.txt")
                 return self._settled(self._built(image_id, folder, started, plan.log_file), place)
         fresh = place.candidate(wanted)
         if fresh == current:

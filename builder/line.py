@@ -352,7 +352,8 @@ def proven(
                 on_step=lambda script: progress.line(f"running {script}"),
             )
             if "image" in scripts:
-                progress.line("reading the layers of the image")
+                if engine.kind == "docker":
+                    progress.line("reading the layers of the image")
                 found, work.layers = image_checks.run(work.lock, work.image, engine, budget_bytes=budget.image_bytes)
                 work.checks += found
         except TorchproofError as error:

@@ -184,3 +184,18 @@ def test_any_tree_under_known_keys_gives_a_matrix_or_an_error_of_ours(tree: obje
         load(yaml.safe_dump(tree, allow_unicode=True))
     except TorchproofError as error:
         assert error.exit_status in (2, 3)
+
+
+def test_a_budget_is_no_part_of_what_a_lock_is_made_from(tmp_path: Path) -> None:
+    digests = []
+    for budget in ("", "budget: {image: 8GiB, packages: 512MiB}\n"):
+        (tmp_path / "m.yaml").write_text(f"axes: {{torch: 2.6.0}}\n{budget}")
+        digests.append(spec.load(tmp_path / "m.yaml").cells[0].digest)
+    assert digests[0] == digests[1]
+
+
+@pytest.mark.parametrize("budget", ["{image: 8GB}", "{image: 8}", "{images: 8GiB}", "8GiB"])
+def test_a_budget_that_cannot_be_read(tmp_path: Path, budget: str) -> None:
+    (tmp_path / "m.yaml").write_text(f"axes: {{torch: 2.6.0}}\nbudget: {budget}\n")
+    with pytest.raises(SpecError, match="budget"):
+        spec.load(tmp_path / "m.yaml")
