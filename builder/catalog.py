@@ -32,7 +32,7 @@ from builder.catalog_rows.cuda import (
     GenerationDrivers,
     Toolkit,
 )
-from builder.catalog_rows.gpus import AmbiguousGpuError, Gpu, GpuNames
+from builder.catalog_rows.gpus import AmbiguousGpuError, Gpu, GpuNames, MatmulSpeed
 from builder.catalog_rows.onnxruntime import OnnxRuntimeCpu, OnnxRuntimeGpu, RemovedOnnxRuntimeGpu
 from builder.catalog_rows.packages import Hazards, Packages
 from builder.catalog_rows.python import CPython, Distribution, NumpyRelease
@@ -271,6 +271,9 @@ class Catalog:
         capabilities (`RTX 6000`) it raises AmbiguousGpuError.
         """
         return self._gpu_names.find(name)
+
+    def matmul_speeds(self) -> tuple[MatmulSpeed, ...]:
+        return tuple(MatmulSpeed(raw) for raw in self._topic("gpus")["matmul_tflops"])
 
     def gpu_matches(self, name: str) -> tuple[Gpu, ...]:
         return self._gpu_names.matches(name)

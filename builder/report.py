@@ -136,17 +136,28 @@ def _level(image: ImageReport, level: Level) -> list[str]:
 
 
 # Checks whose measured value a reader wants to see even when it passed.
-_TOLD = ("loss_falls", "outputs_agree", "provider", "arch_list", "allocated", "reserved", "driver_view")
+_TOLD = (
+    *("loss_falls", "outputs_agree", "provider", "arch_list", "allocated", "reserved", "driver_view"),
+    *("expected_speed", "training_speed", "samples"),
+)
 
 
 def _told(checks: Sequence[CheckResult]) -> list[str]:
-    return [f"{check.id}: {check.message}" for check in checks if check.status == "passed" and check.id.endswith(_TOLD)]
+    lines = []
+    for check in checks:
+        if check.status == "passed" and check.id.endswith(_TOLD):
+            lines.append(f"{check.id}: {check.message}")
+            lines += [f"    {line}" for line in check.details.get("plot", [])]
+    return lines
 
 
 def _failure(check: CheckResult) -> list[str]:
     lines = [f"      {MARKS[check.status]} {check.status} [{check.code}] {check.id}: {check.message}"]
     if check.measured is not None or check.expected is not None:
         lines.append(f"          measured {_short(check.measured)}, expected {_short(check.expected)}")
+    if check.blame == "host":
+        lines.append("          this is about the host, not about the image")
+    lines += [f"          {line}" for line in check.details.get("plot", [])]
     for line in check.details.get("last_lines", [])[-6:]:
         lines.append(f"          | {line}")
     trace = str(check.details.get("traceback", "")).strip().splitlines()

@@ -60,6 +60,8 @@ def run(
             on_step(script)
             if script == "vram_peak" and session.has_gpu:
                 own = {**own, **_vram_estimate(lock)}  # noqa: PLW2901 - the round's own settings, completed
+            if script == "card" and session.has_gpu:
+                own = {**own, "expected_tflops": expected_tflops()}  # noqa: PLW2901
             settings = {**own, **(params or {}).get(script, {})}
             request = json.dumps(_request(lock, session, time_limit_s, settings))
             request_file = session.put(f"{script}.request.json", request.encode())
@@ -84,6 +86,14 @@ def _vram_estimate(lock: ImageLock) -> dict[str, Any]:
         smoke_estimate.LOOP, {package.name: package.version for package in lock.packages}
     )
     return smoke_estimate.params(described, lock.gpus[0].name if lock.gpus else None, Catalog.shipped())
+
+
+def expected_tflops() -> dict[str, list[float]]:
+    """Of every board that the facts know, since the card at hand is known to the script alone."""
+    from builder.catalog import Catalog  # noqa: PLC0415 - only where there is a GPU
+
+    rows = Catalog.shipped().matmul_speeds()
+    return {name: [row.tflops, row.least_tflops] for row in rows for name in row.names}
 
 
 def _rounds(scripts: Sequence[str], *, has_gpu: bool) -> list[tuple[str, dict[str, Any]]]:

@@ -1,9 +1,11 @@
-"""Faults that tests put into environments. Here: ELF files small enough to write by hand."""
+"""What tests put into environments: ELF files small enough to write by hand, a stand-in for the driver's library."""
 
 from __future__ import annotations
 
 import struct
+import subprocess
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 _BASE = 64 + 2 * 56
 
@@ -65,3 +67,41 @@ def make_elf(
     load = struct.pack("<IIQQQQQQ", 1, 5, 0, 0, 0, size, size, 4096)
     place = struct.pack("<IIQQQQQQ", 2, 6, _BASE, _BASE, _BASE, dynamic_size, dynamic_size, 8)
     return header + load + place + body
+
+
+NVML_STUB = """
+#include <stdio.h>
+typedef struct { unsigned long long total, free, used; } memory;
+int nvmlInit_v2(void) { return INIT; }
+int nvmlShutdown(void) { return 0; }
+const char *nvmlErrorString(int code) { return "Driver Not Loaded"; }
+int nvmlSystemGetDriverVersion(char *text, unsigned size) { snprintf(text, size, "535.104.05"); return 0; }
+int nvmlSystemGetCudaDriverVersion_v2(int *version) { *version = 12020; return 0; }
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = 2; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
+  *device = (void *)(0x700000000000UL + index); return 0; }
+int nvmlDeviceGetName(void *device, char *text, unsigned size) { snprintf(text, size, "Card %p", device); return 0; }
+int nvmlDeviceGetUUID(void *device, char *text, unsigned size) { snprintf(text, size, "GPU-%p", device); return 0; }
+int nvmlDeviceGetCudaComputeCapability(void *device, int *major, int *minor) { *major = 8; *minor = 6; return 0; }
+int nvmlDeviceGetMemoryInfo(void *device, memory *m) {
+  m->total = 24ULL << 30; m->used = 5ULL << 30;
+  return device == (void *)0x700000000000UL ? 0 : 4;
+}
+typedef struct { unsigned gpu, memory; } utilization;
+int nvmlDeviceGetUtilizationRates(void *device, utilization *u) { u->gpu = 97; u->memory = 40; return 0; }
+typedef struct { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; } process;
+int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, process *rows) {
+  process told[2] = {{4242, 64ULL << 20, 0, 0}, {4243, ~0ULL, 0, 0}};
+  for (int i = 0; i < 2; i++) rows[i] = told[i];
+  *count = 2;
+  return 0;
+}
+"""
+
+
+def make_nvml(library: Path, *, init: int = 0) -> Path:
+    """A stand-in for NVML, which tells of two cards that are not there; `init` is what its start returns."""
+    source = library.with_suffix(".c")
+    source.write_text(NVML_STUB)
+    subprocess.run(["cc", "-shared", "-fPIC", f"-DINIT={init}", "-o", library, source], check=True, capture_output=True)
+    return library

@@ -92,6 +92,28 @@ class Gpu(Row):
         return hash(self.name)
 
 
+class MatmulSpeed(Row):
+    """How fast a product of two fp16 matrices can be on boards that the driver names so, without the leading NVIDIA."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (str(self._raw["name"]), *self._raw["aliases"])
+
+    @property
+    def tflops(self) -> float:
+        """Dense, with sums in fp32: the peak."""
+        return int(self._raw["fp16_gflops"]) / 1000
+
+    @property
+    def least_tflops(self) -> float:
+        """What a host in order reaches."""
+        return self.tflops * int(self._raw["least_percent"]) / 100
+
+    @property
+    def fact(self) -> str:
+        return self.cite(f"{self.names[0]} multiplies fp16 matrices at up to {self.tflops:g} TFLOP/s")
+
+
 def of_capability(capability: ComputeCapability) -> Gpu:
     return Gpu(
         {

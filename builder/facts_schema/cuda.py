@@ -105,5 +105,15 @@ class Gpu(Sourced):
         return self
 
 
+class MatmulSpeed(Sourced):
+    """Of the boards that a driver names so, without the leading `NVIDIA`."""
+
+    name: Text
+    aliases: list[Text]
+    fp16_gflops: int = Field(gt=0)
+    least_percent: int = Field(gt=0, le=100)
+
+
 class Gpus(Topic):
     gpus: list[Gpu]
+    matmul_tflops: list[MatmulSpeed]

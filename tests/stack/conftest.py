@@ -25,7 +25,8 @@ def compiled(tmp_path_factory):
 
 @pytest.fixture
 def run(python, tmp_path, compiled):
-    def run(script, *, params=None, fault=None, packages=None, **changes):
+    def run(script, *, params=None, fault=None, stand_in=None, packages=None, **changes):
+        """`fault` and `stand_in` patch the stack before the script imports it; a fault is there to be seen."""
         request = {
             "schema_version": 1,
             "python": facts(python)["python"],
@@ -38,9 +39,9 @@ def run(python, tmp_path, compiled):
         }
         (tmp_path / "request.json").write_text(json.dumps(request))
         env = {**os.environ, "PYTHONPATH": "", "PYTHONPYCACHEPREFIX": str(compiled), "PYTHONDONTWRITEBYTECODE": ""}
-        if fault is not None:
+        if fault is not None or stand_in is not None:
             (tmp_path / "faults").mkdir(exist_ok=True)
-            (tmp_path / "faults" / "sitecustomize.py").write_text(textwrap.dedent(fault))
+            (tmp_path / "faults" / "sitecustomize.py").write_text(textwrap.dedent(fault or stand_in or ""))
             env["PYTHONPATH"] = str(tmp_path / "faults")
         done = subprocess.run(
             [python, SMOKE_TESTS / f"{script}.py", "--request", tmp_path / "request.json"],

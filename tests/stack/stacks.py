@@ -18,6 +18,11 @@ PYTHONS = [path for path in os.environ.get("TORCHPROOF_STACK_PYTHON", "").split(
 MOST_SECONDS = 60
 
 
+def allowed_seconds():
+    """Of one script; a machine that others load takes longer by as much."""
+    return MOST_SECONDS * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
 @cache
 def installed(python):
     """The environment as a lock would give it."""

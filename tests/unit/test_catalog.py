@@ -462,6 +462,22 @@ def test_every_gpu_is_found_by_each_of_its_names(catalog: Catalog) -> None:
 # ---- onnxruntime
 
 
+def test_speeds_are_of_boards_that_the_table_of_gpus_has(catalog: Catalog) -> None:
+    boards = [name for row in catalog.matmul_speeds() for name in row.names]
+    assert len(boards) > 40
+    assert len(set(boards)) == len(boards)
+    known = {alias.removeprefix("NVIDIA ") for gpu in catalog.gpus() for alias in gpu.aliases}
+    assert set(boards) - known == set()
+
+
+def test_consumer_cards_sum_in_fp32_at_half_of_the_rate(catalog: Catalog) -> None:
+    speeds = {name: row for row in catalog.matmul_speeds() for name in row.names}
+    # The same chip: GA102 with 84 and 82 SMs.
+    assert speeds["RTX A6000"].tflops > 2 * speeds["GeForce RTX 3090"].tflops
+    assert speeds["GeForce RTX 4090"].least_tflops < speeds["GeForce RTX 4090"].tflops
+    assert "fp16" in speeds["Tesla T4"].fact
+
+
 def test_onnxruntime_gpu(catalog: Catalog) -> None:
     row = catalog.onnxruntime_gpu("1.13.1")
     assert row is not None

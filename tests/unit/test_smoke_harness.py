@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 from seeded import fault, observe
+from smoke_faults import make_nvml
 
 from builder.results import ScriptReport
 from builder.scripts import SENT as ALL_SCRIPTS
@@ -737,39 +738,13 @@ def test_nvml_that_cannot_be_loaded():
         _nvml.Nvml("libnot-there.so.1")
 
 
-NVML_STUB = """
-#include <stdio.h>
-typedef struct { unsigned long long total, free, used; } memory;
-int nvmlInit_v2(void) { return INIT; }
-int nvmlShutdown(void) { return 0; }
-const char *nvmlErrorString(int code) { return "Driver Not Loaded"; }
-int nvmlSystemGetDriverVersion(char *text, unsigned size) { snprintf(text, size, "535.104.05"); return 0; }
-int nvmlSystemGetCudaDriverVersion_v2(int *version) { *version = 12020; return 0; }
-int nvmlDeviceGetCount_v2(unsigned *count) { *count = 2; return 0; }
-int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
-  *device = (void *)(0x700000000000UL + index); return 0; }
-int nvmlDeviceGetName(void *device, char *text, unsigned size) { snprintf(text, size, "Card %p", device); return 0; }
-int nvmlDeviceGetUUID(void *device, char *text, unsigned size) { snprintf(text, size, "GPU-%p", device); return 0; }
-int nvmlDeviceGetCudaComputeCapability(void *device, int *major, int *minor) { *major = 8; *minor = 6; return 0; }
-int nvmlDeviceGetMemoryInfo(void *device, memory *m) {
-  m->total = 24ULL << 30; m->used = 5ULL << 30;
-  return device == (void *)0x700000000000UL ? 0 : 4;
-}
-"""
-
-
 @pytest.fixture
 def nvml_library(tmp_path):
-    compiler = shutil.which("cc")
-    if compiler is None:
+    if shutil.which("cc") is None:
         pytest.skip("no C compiler to make a stand-in for the driver's library")
 
     def make(init=0):
-        (tmp_path / "nvml.c").write_text(NVML_STUB)
-        library = tmp_path / f"libnvml-{init}.so"
-        argv = [compiler, "-shared", "-fPIC", f"-DINIT={init}", "-o", library, tmp_path / "nvml.c"]
-        subprocess.run(argv, check=True, capture_output=True)
-        return str(library)
+        return str(make_nvml(tmp_path / f"libnvml-{init}.so", init=init))
 
     return make
 
@@ -786,6 +761,12 @@ def test_nvml_by_ctypes(nvml_library):
     }
     assert second["name"] == "Card 0x700000000001"
     assert second["used_bytes"] is None
+
+
+def test_nvml_tells_load_and_processes(nvml_library):
+    with _nvml.Nvml(nvml_library()) as nvml:
+        assert nvml.load(0) == (97, 5 * 2**30)
+        assert nvml.processes(0) == [{"pid": 4242, "used_bytes": 64 * 2**20}, {"pid": 4243, "used_bytes": None}]
 
 
 def test_nvml_without_a_driver(nvml_library):

@@ -15,6 +15,7 @@ from builder.scripts import TABLE
 sys.path.insert(0, str(Path(__file__).parents[2] / "smoke_tests"))
 
 WRITES_BYTECODE = sys.dont_write_bytecode
+import _samples  # noqa: E402
 import _train_more  # noqa: E402
 import card  # noqa: E402
 import distributed  # noqa: E402
@@ -153,31 +154,51 @@ def test_bfloat16_on_a_card():
         card.bfloat16(on_card(Card(capability=(7, 5))))
 
 
-@pytest.mark.parametrize(
-    ("reached", "code"),
-    [(800.0, None), pytest.param(300.0, "card-too-slow", marks=fault("card", {"speed": "card-too-slow"}))],
-)
-def test_the_speed_of_a_card(reached, code):
-    params = {"expected_tflops": 989.0, "least_share": 0.5}
-    try:
-        assert card.judge_speed(params, reached).code == code
-    except Failed as failed:
-        assert (failed.code, failed.blame) == (code, "host")
+def fast(reached, name="NVIDIA A100-SXM4-80GB"):
+    context = on_card(None, expected_tflops={"A100-SXM4-80GB": [312.0, 124.8]})
+    context.environment["gpu"] = {"name": name}
+    context.made["tflops"] = reached
+    return card.expected_speed(context)
 
 
-def test_a_speed_that_nothing_is_known_of_is_told():
-    assert card.judge_speed({"expected_tflops": 0.0, "least_share": 0.5}, 3.0).measured == 3.0
+def test_a_card_that_is_as_fast_as_it_should_be():
+    assert fast(247.6).details["share"] == 0.794
+
+
+@fault("card", {"expected_speed": "card-too-slow"})
+def test_a_slow_card_is_the_hosts_fault():
+    with pytest.raises(Failed) as failed:
+        fast(100.0)
+    assert (failed.value.code, failed.value.blame) == ("card-too-slow", "host")
+    assert "32 % of what NVIDIA A100-SXM4-80GB can reach; a host in order reaches 125" in failed.value.message
+
+
+def test_the_speed_of_a_card_that_nothing_is_known_of_is_told_and_not_judged():
+    with pytest.raises(NotApplicable, match="no fact says how fast NVIDIA X9 should be; 3 TFLOP/s are told"):
+        fast(3.0, name="NVIDIA X9")
+
+
+def sampled(*values):
+    return [{"at_s": 0.1, "utilization": value, "used_bytes": value * 2**26, "during": "a step"} for value in values]
 
 
 @fault("card", {"samples": "card-idle"})
 def test_samples_of_a_card_at_work_and_of_an_idle_one():
-    rows = [{"at_s": 0.1 * index, "utilization": value, "used_bytes": 1} for index, value in enumerate((3, 60, 100))]
-    assert card.judge_samples(rows).message.endswith("▁▅█")
+    judged = card.judge_samples(sampled(3, 60, 100))
+    assert judged.message == "up to 100 % in use, 3 samples"
+    assert judged.details["plot"] == ["utilization ▁▅█ 3 to 100 %", "memory      ▁▅█ 0.2 to 6.2 GiB"]
     with pytest.raises(NotChecked):
         card.judge_samples([])
     with pytest.raises(Failed) as failed:
-        card.judge_samples(rows[:1])
+        card.judge_samples(sampled(3))
     assert failed.value.code == "card-idle"
+
+
+def test_a_plot_is_never_wider_than_a_terminal():
+    lines = _samples.plot(sampled(*range(100), *range(100)))
+    assert [line.split()[0] for line in lines] == ["utilization", "memory"]
+    assert all(len(line) < 100 and len(line.split()[1]) == 60 for line in lines)
+    assert _samples.plot([{"utilization": 0, "used_bytes": None}]) == ["utilization ▁ 0 to 0 %"]
 
 
 @fault("card", {"others_on_card": "card-in-use"})
