@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -29,6 +30,7 @@ from builder.engine import BuildPlan, BuildTarget, BuiltImage, Limits
 from builder.errors import BuildError, ConflictError, EngineError, PackageIndexError, StaleLockError
 from builder.in_place import InPlaceEngine
 from builder.lockfile import ImageLock
+from builder.processes import wait_until
 
 SMALL = Limits(memory_bytes=2**30)
 
@@ -223,6 +225,56 @@ def test_prefix_with_wheels_is_updated_by_a_switch_and_its_wheels_are_those_of_a
     assert not installed_record.changes(record, prefix)
     marker = json.loads((prefix / ".torchproof.json").read_text(encoding="utf-8"))
     assert marker["image_id"] == "small"
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from builder import lockfile
+from builder.engine import BuildPlan, BuildTarget
+from builder.in_place import InPlaceEngine
+
+root = Path(sys.argv[1])
+engine = InPlaceEngine(root / "envs", environ=os.environ, prefix=root / "env")
+plan = BuildPlan(
+    folder=root / "context-new", bake_file="", targets=(BuildTarget(image_id="small", tag="small"),),
+    contexts={"wheelhouse": str(root / "wheels")}, secrets={"index": root / "index.env"},
+    log_file=root / "build.log", provider="conda",
+)
+engine.build(plan, print)
+"""
+
+
+def test_killed_while_the_conda_part_is_unpacked_the_old_prefix_works(
+    channel: Path, environ: dict[str, str], tmp_path: Path
+) -> None:
+    wheel = make_wheel(tmp_path / "wheels", "alpha", "1.0", script=True)
+    old = lock_of(conda_tool.solve(wanted(channel, "gpu-tool", __cuda="12.4"), environ), wheel)
+    _build(old, tmp_path, environ)
+    new = lock_of(conda_tool.solve(wanted(channel, "gpu-tool", __cuda="12.6"), environ), wheel)
+    line.rendered([new], "small", tmp_path / "context-new", link=True)
+    (tmp_path / "killed.py").write_text(KILLED, encoding="utf-8")
+    before = set((tmp_path / ".env.torchproof").iterdir())
+    with subprocess.Popen(
+        [sys.executable, tmp_path / "killed.py", tmp_path],
+        env={**environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+        stdout=subprocess.DEVNULL,
+    ) as process:
+        is_there = wait_until(lambda: _half_made(tmp_path / ".env.torchproof", before), limit_s=60, every_s=0.002)
+        process.kill()
+    assert is_there
+    assert process.returncode == -signal.SIGKILL
+    assert (tmp_path / "env/share/gpu-tool.txt").read_text() == "gpu-tool 2.0\n"
+    assert _python(tmp_path / "env", "import alpha; print(alpha.VALUE)") == "1"
+    _build(new, tmp_path, environ, name="env")
+    assert (tmp_path / "env/share/gpu-tool.txt").read_text() == "gpu-tool 3.0\n"
+    assert len([path for path in (tmp_path / ".env.torchproof").iterdir() if path.is_dir()]) == 1
+
+
+def _half_made(store: Path, before: set[Path]) -> bool:
+    """A second environment has begun, and is not noted as one yet."""
+    fresh = [path for path in set(store.iterdir()) - before if path.is_dir()]
+    return any(next(path.rglob("*.py"), None) and not (path / ".torchproof.json").exists() for path in fresh)
 
 
 def test_conda_part_of_a_prefix_is_read_back_as_it_was_locked(

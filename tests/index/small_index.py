@@ -107,7 +107,8 @@ def source_archive(name: str, version: str, *, uploaded: str | None = None, setu
 class SmallIndex:
     """Serves `files` under `/<prefix>/` until the context ends; `asked` lists every path that was asked for.
 
-    `credentials` (user, password) are demanded when set; `status` answers every request with that HTTP status.
+    `credentials` (user, password) are demanded when set; `status` answers every request with that HTTP status; of the
+    file `cut_off` the first half is sent, and then the connection ends.
     """
 
     files: Sequence[StandIn]
@@ -115,6 +116,7 @@ class SmallIndex:
     prefix: str = "simple"
     credentials: tuple[str, str] | None = None
     status: int | None = None
+    cut_off: str = ""
     asked: list[str] = field(default_factory=list)
 
     def __enter__(self) -> SmallIndex:  # noqa: PYI034
@@ -132,7 +134,10 @@ class SmallIndex:
                 self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                if self.command == "GET":
+                if self.command == "GET" and unquote(self.path) == f"/files/{index.cut_off}":
+                    self.wfile.write(body[: len(body) // 2])
+                    self.close_connection = True
+                elif self.command == "GET":
                     self.wfile.write(body)
 
             do_HEAD = do_GET  # noqa: N815

@@ -230,7 +230,7 @@ def test_two_runs_at_once_do_not_meet(updates: Updates) -> None:
 
 
 class BrokenIndex(SmallIndex):
-    """Serves one file only in part: the connection ends in the middle of it."""
+    """Has an error for one file."""
 
     broken = ""
 
@@ -241,7 +241,9 @@ class BrokenIndex(SmallIndex):
         return status, kind, body
 
 
-def test_index_that_goes_away_in_the_middle_leaves_the_old_environment(updates: Updates) -> None:
+@pytest.mark.parametrize("fault", ["broken", "cut_off"])
+def test_index_that_goes_away_in_the_middle_leaves_the_old_environment(updates: Updates, fault: str) -> None:
+    """`cut_off`: the connection ends in the middle of a file."""
     folder = updates.root / "made"
     files = []
     for path in (make_wheel(folder, "beta", "2.0"), alpha(folder, "2.0")):
@@ -250,12 +252,12 @@ def test_index_that_goes_away_in_the_middle_leaves_the_old_environment(updates: 
     updates.ask(*((f"{n}0-part.txt", "==".join(f.filename.split("-")[:2]), f.sha256) for n, f in enumerate(files, 1)))
     with BrokenIndex(files) as index:
         updates.index(index.url)
-        index.broken = files[1].filename
+        setattr(index, fault, files[1].filename)
         cut = updates.run()
         assert cut.stdout.strip() == "index-unreachable-in-build"
         assert cut.returncode == 6
         assert updates.works_with() == "1.0"
-        index.broken = ""
+        setattr(index, fault, "")
         asked = len([path for path in index.asked if path == f"/files/{files[0].filename}"])
         again = updates.run()
         assert again.returncode == 0, again.stderr
