@@ -45,8 +45,8 @@ def outcome(env: Environment, catalog: Catalog) -> Outcome:
     shelf = shelf_of(catalog, arch)
     today = _today(env, catalog)
     python, python_says = _python(env, catalog)
-    pythons = (python,) if python is not None else _possible_pythons(env, shelf, today)
-    assumed = python or _assumed_python(env, shelf, pythons)
+    pythons = (python,) if python is not None else _pythons_of_pins(env, shelf, _possible_pythons(env, shelf, today))
+    assumed = python or (pythons[-1] if pythons else None)
     run = _Run(env, catalog, shelf, today, arch, assumed, pythons)
     for step in env.steps:
         run.take(step)
@@ -133,8 +133,8 @@ def _lets_in_pinned(env: Environment, shelf: Shelf, python: PythonVersion) -> bo
     return offer is None or offer.lets_in(python)
 
 
-def _assumed_python(env: Environment, shelf: Shelf, pythons: tuple[PythonVersion, ...]) -> PythonVersion | None:
-    """The newest of them that everything pinned has wheels for: what a person would most likely have."""
+def _pythons_of_pins(env: Environment, shelf: Shelf, pythons: tuple[PythonVersion, ...]) -> tuple[PythonVersion, ...]:
+    """Those of them that everything pinned has wheels for: what a person would most likely have, the newest last."""
     fits = list(pythons)
     for name, state in env.in_force().items():
         offer = None if state.version is None or not shelf.knows(name) else shelf.offer(name, state.version)
@@ -145,7 +145,7 @@ def _assumed_python(env: Environment, shelf: Shelf, pythons: tuple[PythonVersion
                 if offer.has_wheel(python)
                 and (offer.requires_python is None or python.satisfies(offer.requires_python))
             ] or fits
-    return fits[-1] if fits else None
+    return tuple(fits)
 
 
 def _has_conda(env: Environment) -> bool:

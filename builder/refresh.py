@@ -139,4 +139,6 @@ def _project(
         "requirement_sets": sets,
         "releases": dict(sorted(releases.items(), key=lambda item: Version(item[0]))),
     }
+    if found.get("older"):
+        row["older"] = found["older"]
     return row, [*news, *(f"{version} withdrawn" for version in yanked), *(f"{version} deleted" for version in deleted)]

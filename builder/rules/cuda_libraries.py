@@ -116,6 +116,8 @@ def one_major(o: Outcome) -> Iterator[Finding]:
         elif torch is not None:
             because.append(f"{torch.says}, built for CUDA {toolkit}")
         is_later = torch is not None and chosen.step > torch.step and twin is None
+        # A lock for two frameworks holds both sets, and they load side by side more often than not.
+        is_later = is_later or o.env.is_lock
         yield finding(
             "cuda-majors-mixed",
             "error" if (overlaps or twin is not None) and not is_later else "warning",

@@ -49,7 +49,8 @@ def native_library_exists(o: Outcome) -> Iterator[Finding]:
         ]
         yield finding(
             "native-library-missing",
-            "error",
+            # A lock holds what its extras need, whether they are installed or not.
+            "warning" if o.env.is_lock else "error",
             f"{name} {chosen.version}",
             [chosen.says, rows[0].fact, f"{torch.says}, built for CUDA {toolkit}"],
             f"{name} {chosen.version} has no library for CUDA {toolkit.series}",

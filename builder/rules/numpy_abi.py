@@ -93,8 +93,36 @@ def unstated_bounds(o: Outcome) -> Iterator[Finding]:
             f"{chosen.name} {chosen.version}, {other.name} {other.version}",
             [chosen.says, hazard.fact, other.says],
             f"{other.name} must be {bound}: {hazard.text('effect')}",
-            tries=_pins(o, other.name, bound),
+            tries=[*_pins(o, other.name, bound), *_nearest(o, other, bound), *_other_release(o, hazard, chosen)],
         )
+
+
+def _nearest(o: Outcome, other: Chosen, bound: SpecifierSet) -> list[Change]:
+    """The releases inside the bound that are next to the pin: the newest of all may not go with the rest."""
+    version = other.version
+    if not other.is_pinned or version is None:
+        return []
+    fits = [
+        offer.version
+        for offer in o.shelf.offers(other.name)
+        if bound.contains(offer.version) and (o.assumed_python is None or offer.lets_in(o.assumed_python))
+    ]
+    newer, older = [each for each in reversed(fits) if each > version], [each for each in fits if each < version]
+    return [Change("pin", other.name, f"=={each}") for each in [*newer[:1], *older[:1]]]
+
+
+def _other_release(o: Outcome, hazard: Hazard, chosen: Chosen) -> list[Change]:
+    """The next releases of the asker itself that are free of the fault."""
+    version = chosen.version
+    if not chosen.is_pinned or version is None:
+        return []
+    fits = [
+        offer.version
+        for offer in o.shelf.offers(chosen.name)
+        if not hazard.holds_for(offer.version) and (o.assumed_python is None or offer.lets_in(o.assumed_python))
+    ]
+    newer, older = [each for each in reversed(fits) if each > version], [each for each in fits if each < version]
+    return [Change("pin", chosen.name, f"=={each}") for each in [*older[:1], *newer[:1]]]
 
 
 def _python_bound(o: Outcome, hazard: Hazard, chosen: Chosen | None) -> Iterator[Finding]:

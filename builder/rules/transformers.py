@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from builder.outcome import Outcome
@@ -38,6 +39,9 @@ def _older(o: Outcome, torch: Version) -> list[Change]:
         if release.is_yanked or (floor is not None and torch < floor.version):
             continue
         if o.python is not None and not o.python.satisfies(release.minor.python_requires):
+            continue
+        bounds = o.catalog.hazards.of("bounds", "transformers", release.version)
+        if any(row.text("other") == "torch" and torch not in SpecifierSet(row.text("bound")) for row in bounds):
             continue
         is_pinned = chosen is not None and chosen.is_pinned
         return [Change("pin", "transformers", f"=={release.version}" if is_pinned else f"<={release.version}")]

@@ -36,7 +36,7 @@ CASES = {
     "range keeps its lower end": (
         "requirements.txt",
         "torch==2.0.1\nnumpy<2\ntransformers[vision]>=4.30  # newest\n",
-        "torch==2.0.1\nnumpy<2\ntransformers[vision]>=4.30,<=4.51.3  # newest\n",
+        "torch==2.0.1\nnumpy<2\ntransformers[vision]>=4.30,<=4.49.0  # newest\n",
         Options(python="3.10"),
     ),
     "a package is added after torch": (
@@ -50,6 +50,18 @@ CASES = {
         "--index-url https://wheels.example.org/whl/cu128\ntorch==2.9.1+cu128\ntorchvision==0.24.1+cu128 # vision\n",
         "--index-url https://wheels.example.org/whl/cu126\ntorch==2.9.1+cu126\ntorchvision==0.24.1+cu126 # vision\n",
         Options(python="3.11", gpus=("P40",)),
+    ),
+    "a neighbour is moved to the next release that has the name": (
+        "requirements.txt",
+        "torch==2.1.2\nnumpy==1.26.4\ntransformers==4.39.3  # models\npeft==0.14.0 # lora\n",
+        "torch==2.1.2\nnumpy==1.26.4\ntransformers==4.43.0  # models\npeft==0.14.0 # lora\n",
+        Options(python="3.10"),
+    ),
+    "the asker is moved where its neighbour is held by torch": (
+        "requirements.txt",
+        "# 8 bit\nbitsandbytes==0.44.1  # old\ntorch==2.6.0\n",
+        "# 8 bit\nbitsandbytes==0.45.1  # old\ntorch==2.6.0\n",
+        Options(python="3.11"),
     ),
     "inside a RUN": (
         "Dockerfile",

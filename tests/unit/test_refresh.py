@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import threading
 import zipfile
 from collections.abc import Mapping
 from datetime import date
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from checking import CATALOG, codes, judged
@@ -220,3 +224,48 @@ def test_a_requirement_that_pip_refuses_is_kept_as_it_was_meant() -> None:
     assert found is not None
     assert found["requirement_sets"] == [["torch>=1.9"]]
     assert found["releases"]["1.0"]["refused"] == "torch (>=1.9.*)"
+
+
+class _Served(SimpleHTTPRequestHandler):
+    """A folder over HTTP, with `Last-Modified` and 304, as the standard library gives them."""
+
+    statuses: ClassVar[list[int]] = []
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  (the name of the base class)
+        del format, args
+
+    def send_response(self, code: int, message: str | None = None) -> None:
+        self.statuses.append(code)
+        super().send_response(code, message)
+
+
+def test_a_second_look_over_http_is_answered_with_not_modified(tmp_path: Path) -> None:
+    page = tmp_path / "root" / "peft" / "index.html"
+    page.parent.mkdir(parents=True)
+    page.write_text('<a href="../files/peft-9.0-py3-none-any.whl">x</a>')
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Served, directory=str(tmp_path / "root")))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        for expected in ([200], [200, 304]):
+            files = PackageIndex(url, tmp_path / "cache").files("peft") or []
+            assert [str(file.version) for file in files] == ["9.0"]
+            assert _Served.statuses == expected
+        later = page.stat().st_mtime + 10
+        page.write_text('<a href="../files/peft-9.1-py3-none-any.whl">x</a>')
+        os.utime(page, (later, later))
+        files = PackageIndex(url, tmp_path / "cache").files("peft") or []
+        assert [str(file.version) for file in files] == ["9.1"]
+        assert _Served.statuses == [200, 304, 200]
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def test_a_renewed_row_keeps_the_old_versions() -> None:
+    files = [*shipped_files("opencv-python"), wheel("opencv_python-4.1.2.30-py3-none-any.whl", "2018-11-21")]
+    files.append(wheel("opencv_python-99.0-py3-none-any.whl", "2026-12-20"))
+    found = refresh(CATALOG, Index({"opencv-python": files}).client(), ["opencv-python"], TODAY, quiet)
+    assert found.overlay["packages"]["projects"]["opencv-python"]["older"] == ["4.1.2.30"]
