@@ -108,8 +108,9 @@ def is_toolkit(path):
 
 
 def unresolved(loader, paths, loaded=None):
-    """[{file, library, reason}] of what `paths` need and do not get, one row for each library or version.
+    """[{file, library, kind, reason}] of what `paths` need and do not get, one row for each library or version.
 
+    `kind`: `broken` (no ELF file can be read there), `missing` (a library), `version` (of a symbol).
     `loaded`: names that are in the process before these files are; without it, whatever a package brings counts.
     """
     rows = []
@@ -117,7 +118,7 @@ def unresolved(loader, paths, loaded=None):
         try:
             elf = loader.elf(path)
         except (_elf.BadElfError, OSError, ValueError) as error:
-            rows.append({"file": path, "library": None, "reason": str(error)})
+            rows.append({"file": path, "library": None, "kind": "broken", "reason": str(error)})
             continue
         for name in elf.needed:
             if DRIVER.match(name):
@@ -128,7 +129,9 @@ def unresolved(loader, paths, loaded=None):
             elif found is None:
                 found = next(iter(loader.brought.get(name, [])), None)
             if found is None:
-                rows.append({"file": path, "library": name, "reason": "{} is not found".format(name)})
+                rows.append(
+                    {"file": path, "library": name, "kind": "missing", "reason": "{} is not found".format(name)}
+                )
                 continue
             rows += missing_versions(loader, elf, path, name, found)
     return rows
@@ -138,9 +141,11 @@ def missing_versions(loader, elf, path, name, found):
     try:
         offers = loader.elf(found).offers
     except (_elf.BadElfError, OSError, ValueError) as error:
-        return [{"file": path, "library": name, "reason": str(error)}]
+        return [{"file": path, "library": name, "kind": "broken", "reason": str(error)}]
     # ld.so takes a library without any versions for one that has them all
     missing = [version for version in elf.wants.get(name, []) if offers and version not in offers]
     if not missing:
         return []
-    return [{"file": path, "library": name, "reason": "{} has no {}".format(found, ", ".join(missing))}]
+    return [
+        {"file": path, "library": name, "kind": "version", "reason": "{} has no {}".format(found, ", ".join(missing))}
+    ]

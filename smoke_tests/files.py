@@ -92,20 +92,27 @@ def libraries(ctx):
     optional = {path: _libraries.waits_for(path) for path in paths}
     rows = _libraries.unresolved(loader, [path for path in paths if optional[path] is None and path_counts(path)])
     left_out = sorted({what for what in optional.values() if what is not None})
-    if rows:
-        shown = ["{}: {}".format(os.path.basename(row["file"]), row["reason"]) for row in rows]
-        raise Failed(
-            "library-unresolved",
-            "{} cannot be loaded: {}".format(
-                number({row["file"] for row in rows}, "library", "libraries"), shorten(shown)
-            ),
-            measured=rows[:50],
-            expected=[],
-        )
+    judge_rows("library-broken", "broken", rows)
+    judge_rows("library-unresolved", "missing", rows)
+    judge_rows("symbol-version-missing", "version", rows)
     return Passed(
         "{} libraries find all they need".format(len(paths)),
         measured=len(paths),
         left_to_their_hardware=left_out,
+    )
+
+
+def judge_rows(code, kind, rows):
+    """The first kind of fault that there is gives the code; the message tells all, those of that kind first."""
+    if not any(row["kind"] == kind for row in rows):
+        return
+    rows = sorted(rows, key=lambda row: row["kind"] != kind)
+    shown = ["{}: {}".format(os.path.basename(row["file"]), row["reason"]) for row in rows]
+    raise Failed(
+        code,
+        "{} cannot be loaded: {}".format(number({row["file"] for row in rows}, "library", "libraries"), shorten(shown)),
+        measured=rows[:50],
+        expected=[],
     )
 
 

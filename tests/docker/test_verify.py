@@ -267,7 +267,7 @@ NO_MODEL = f"RUN rm -r {SITE}/transformers/models/bert"
 BROKEN = {
     "swapped-torch": ("probe", SWAPPED, {"probe.versions_match": "version-mismatch"}),
     "second-cudnn": ("files", SECOND_CUDNN, {"files.cuda_libraries_once": "cuda-library-twice"}),
-    "stripped-library": ("files", STRIPPED, {"files.records": "file-changed", "files.libraries": "library-unresolved"}),
+    "stripped-library": ("files", STRIPPED, {"files.records": "file-changed", "files.libraries": "library-broken"}),
     "lost-library": ("files", LOST, {"files.records": "file-missing", "files.libraries": "library-unresolved"}),
     "numpy-2": ("files", OLD_NUMPY_WANTED, {"files.requirements": "requirement-unmet"}),
     "foreign-extension": ("files", FOREIGN_EXTENSION, {"files.symbols": "symbol-missing"}),

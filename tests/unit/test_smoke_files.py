@@ -111,18 +111,18 @@ def test_a_stripped_or_swapped_library(site):
     assert codes(site.checks()) == {"records": "file-changed"}
 
 
-@fault("files", {"libraries": "library-unresolved"})
+@fault("files", {"libraries": "library-broken"})
 def test_a_library_cut_off_in_the_middle(site):
     path = site.folder / "torch/lib/libc10.so"
     path.write_bytes(path.read_bytes()[:200])
-    assert codes(site.checks())["libraries"] == "library-unresolved"
+    assert codes(site.checks())["libraries"] == "library-broken"
 
 
-@fault("files", {"libraries": "library-unresolved"})
+@fault("files", {"libraries": "symbol-version-missing"})
 def test_a_symbol_version_that_the_system_does_not_have(site):
     site.package("ext", "1.0", {"ext/_C.so": make_elf(needed=["libc.so.6"], wants={"libc.so.6": ["GLIBC_9.99"]})})
     checks = site.checks()
-    assert codes(checks) == {"libraries": "library-unresolved"}
+    assert codes(checks) == {"libraries": "symbol-version-missing"}
     assert "has no GLIBC_9.99" in checks["libraries"]["message"]
 
 
@@ -140,14 +140,23 @@ def test_plug_ins_and_the_driver_may_be_missing(site):
     assert checks["libraries"]["details"]["left_to_their_hardware"] == ["TensorRT"]
 
 
-@fault("files", {"libraries": "library-unresolved"})
+@fault("files", {"libraries": "symbol-version-missing"})
 def test_a_newer_libstdcxx_than_the_system_has(site):
     wants = {"libstdc++.so.6": ["GLIBCXX_3.4.999"]}
     site.package("flash-attn", "2.7", {"flash_attn.so": make_elf(needed=["libstdc++.so.6"], wants=wants)})
     checks = site.checks()
-    assert codes(checks) == {"libraries": "library-unresolved"}
+    assert codes(checks) == {"libraries": "symbol-version-missing"}
     assert "flash_attn.so: " in checks["libraries"]["message"]
     assert "has no GLIBCXX_3.4.999" in checks["libraries"]["message"]
+
+
+@fault("files", {"libraries": "library-unresolved"})
+def test_an_extension_whose_library_is_not_there(site):
+    extension = make_elf(needed=["libc10.so", "libtorch_cuda_cpp.so"])
+    site.package("flash-attn", "2.7", {"flash_attn_2_cuda.so": extension})
+    checks = site.checks()
+    assert codes(checks) == {"libraries": "library-unresolved"}
+    assert "flash_attn_2_cuda.so: libtorch_cuda_cpp.so is not found" in checks["libraries"]["message"]
 
 
 ERROR_OLD = "_ZN3c105ErrorC1ENS_14SourceLocationESs"
