@@ -32,23 +32,23 @@ _ARCHS = {
     **dict.fromkeys(("x86_64", "amd64", "x64", "x86-64"), "x86_64"),
     **dict.fromkeys(("aarch64", "arm64", "sbsa", "armv8"), "aarch64"),
 }
+# Compiled when they are asked for: most runs name no system.
 _OS = (
-    (re.compile(r"(?:ubuntu|pop!?_?os)[\s:_-]*(\d\d\.\d\d)", re.IGNORECASE), "ubuntu{}"),
-    (re.compile(r"debian[\s:_-]*(?:gnu/linux[\s:_-]*)?(\d+|[a-z]+)", re.IGNORECASE), "debian:{}"),
-    (re.compile(r"(?:amazon\s*linux|amzn|al)[\s:_-]*(2023|2)\b", re.IGNORECASE), "amazonlinux{}"),
+    (r"(?:ubuntu|pop!?_?os)[\s:_-]*(\d\d\.\d\d)", "ubuntu{}"),
+    (r"debian[\s:_-]*(?:gnu/linux[\s:_-]*)?(\d+|[a-z]+)", "debian:{}"),
+    (r"(?:amazon\s*linux|amzn|al)[\s:_-]*(2023|2)\b", "amazonlinux{}"),
     (
-        re.compile(
+        (
             r"(?:centos|rhel|red\s*hat[a-z ]*|(?:rocky|alma|oracle)\s*(?:linux)?|oraclelinux|ubi)"
-            r"[\s:_-]*(?:linux|stream)?[\s:_-]*v?(\d+)",
-            re.IGNORECASE,
+            r"[\s:_-]*(?:linux|stream)?[\s:_-]*v?(\d+)"
         ),
         "rhel{}",
     ),
-    (re.compile(r"opensuse[\s:_/-]*(?:leap)?[\s:_-]*(15\.\d)", re.IGNORECASE), "opensuse{}"),
-    (re.compile(r"(?:sles|suse linux[a-z ]*)[\s:_-]*15[\s_-]*sp(\d)", re.IGNORECASE), "opensuse15.{}"),
-    (re.compile(r"openeuler[\s:_-]*(\d\d\.\d\d)", re.IGNORECASE), "openeuler{}"),
-    (re.compile(r"(alpine)", re.IGNORECASE), "{}"),
-    (re.compile(r"\b(xenial|bionic|focal|jammy|noble|stretch|buster|bullseye|bookworm|trixie)\b", re.IGNORECASE), "{}"),
+    (r"opensuse[\s:_/-]*(?:leap)?[\s:_-]*(15\.\d)", "opensuse{}"),
+    (r"(?:sles|suse linux[a-z ]*)[\s:_-]*15[\s_-]*sp(\d)", "opensuse15.{}"),
+    (r"openeuler[\s:_-]*(\d\d\.\d\d)", "openeuler{}"),
+    (r"(alpine)", "{}"),
+    (r"\b(xenial|bionic|focal|jammy|noble|stretch|buster|bullseye|bookworm|trixie)\b", "{}"),
 )
 
 
@@ -200,15 +200,15 @@ def _python(text: str) -> PythonAsk | str:
     return PythonAsk(origin=origin, means=means, version=version)
 
 
-_PRECISION = re.compile(
-    r"(?:mixed[-_ ]?)?(bf16|bfloat16|fp16|float16|fp8|float8|tf32|fp32|float32|half|16|32)(?:[-_ ].*)?"
+_PRECISION = (
+    r"(?:mixed[-_ ]?)?(bf16|bfloat16|fp16|float16|fp8|float8|tf32|fp32|float32|half|16|32)(?:[-_ ].*)?"  # `bf16-mixed`
 )
 
 
 def _precision(text: str) -> str:
     """As the rules name them: `bf16-mixed` is bf16, `16-mixed` and `half` are fp16; an unknown word stays."""
     word = text.strip().lower().removeprefix("torch.")
-    match = _PRECISION.fullmatch(word)
+    match = re.fullmatch(_PRECISION, word)
     names = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "16": "fp16", "float8": "fp8"}
     return word if match is None else names.get(match[1], match[1])
 
@@ -232,7 +232,7 @@ def operating_system(text: str, origin: Origin) -> OperatingSystem:
         family = "macos"
     found = None
     for pattern, form in _OS:
-        match = pattern.search(text)
+        match = re.search(pattern, text, re.IGNORECASE)
         if match is not None:
             found = form.format(match[1].lower())
             break
