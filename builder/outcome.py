@@ -55,9 +55,10 @@ class Chosen:
             return f"{self.via or 'another package'} brings {self.name}, today {self.version}"
         if request.installer == "base-image":
             return f"{request.origin}: the base image holds {self.name} {self.version}"
+        written = request.text if request.installer == "conda" and len(request.text) <= 60 else ""
         if request.version is not None:
-            return f"{request.origin} asks for {request.name}=={request.version}"
-        asked = f"{request.name}{request.specifier}"
+            return f"{request.origin} asks for {written or f'{request.name}=={request.version}'}"
+        asked = written or f"{request.name}{request.specifier}"
         gives = f", which gives {self.version} today" if self.version is not None else ""
         return f"{request.origin} asks for {asked}{gives}"
 

@@ -269,3 +269,9 @@ def test_a_name_of_several_cards_is_judged_where_all_agree() -> None:
 def test_the_nearest_torch_with_code_is_named(pins: tuple[str, ...], gpu: str, hint: str) -> None:
     found = judged(*pins, gpus=gpu, indexes=("cu121",) if "+" in pins[0] else ("default",), hints=True).findings
     assert f"the {hint}" in {each.hint for each in found}
+
+
+def test_a_conda_line_is_told_as_it_is_written() -> None:
+    text = "channels: [conda-forge]\ndependencies: [pytorch-cpu=2.4.1]\n"
+    (found,) = [each for each in judged(conda=text, gpus="A100").findings if each.code == "cpu-build-for-gpu"]
+    assert "Conda:2 asks for pytorch-cpu=2.4.1" in found.because
