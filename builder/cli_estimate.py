@@ -66,6 +66,12 @@ def estimate(
     mask: Annotated[
         str, typer.Option("--mask", help="none, full or padded: the attention mask that is passed")
     ] = "none",
+    outputs: Annotated[
+        str,
+        typer.Option(
+            "--outputs", help="how long the model's outputs live: dropped before backward, step, or loop (a plain loop)"
+        ),
+    ] = "step",
     clip: Annotated[bool, typer.Option(help="clip the gradients' norm")] = True,
     frozen: Annotated[str, typer.Option("--frozen", help="nothing, embeddings or backbone")] = "nothing",
     lora: Annotated[int, typer.Option("--lora", metavar="RANK", help="LoRA adapters on query and value; 0: none")] = 0,
@@ -114,6 +120,7 @@ def estimate(
         attention=attention,  # type: ignore[arg-type]
         head=head,  # type: ignore[arg-type]
         mask=mask,  # type: ignore[arg-type]
+        outputs=outputs,  # type: ignore[arg-type]
         clip=clip,
         steps=steps,
         accumulation=accumulation,

@@ -58,8 +58,8 @@ def run(
         network_cut = session.network_cut
         for script, own in _rounds(scripts, has_gpu=session.has_gpu):
             on_step(script)
-            if script == "vram_peak" and session.has_gpu:
-                own = {**own, **_vram_estimate(lock)}  # noqa: PLW2901 - the round's own settings, completed
+            if script == "vram_peak":
+                own = {**own, **_vram_params(lock, has_gpu=session.has_gpu)}  # noqa: PLW2901 - completed
             if script == "card" and session.has_gpu:
                 own = {**own, "expected_tflops": expected_tflops()}  # noqa: PLW2901
             settings = {**own, **(params or {}).get(script, {})}
@@ -77,15 +77,19 @@ def _is_sent(script: Script, locked: Collection[str]) -> bool:
     return not script.on_host and script.concerns(locked)
 
 
-def _vram_estimate(lock: ImageLock) -> dict[str, Any]:
-    """What the card is judged by: made here with what this Python has, so that the image needs nothing for it."""
+def _vram_params(lock: ImageLock, *, has_gpu: bool) -> dict[str, Any]:
+    """What memory is judged by: made here with what this Python has, so that the image needs nothing for it."""
+    from builder.vram import smoke_estimate  # noqa: PLC0415 - may import torch
+
+    live = smoke_estimate.live_bytes_params()
+    if not has_gpu:
+        return live
     from builder.catalog import Catalog  # noqa: PLC0415 - only where there is a GPU
-    from builder.vram import smoke_estimate  # noqa: PLC0415
 
     described = smoke_estimate.description(
         smoke_estimate.LOOP, {package.name: package.version for package in lock.packages}
     )
-    return smoke_estimate.params(described, lock.gpus[0].name if lock.gpus else None, Catalog.shipped())
+    return {**live, **smoke_estimate.params(described, lock.gpus[0].name if lock.gpus else None, Catalog.shipped())}
 
 
 def expected_tflops() -> dict[str, list[float]]:

@@ -1,11 +1,13 @@
 """The closed form: peak allocated memory of a training loop from sizes alone; pure, no torch, well under 5 ms.
 
-A step can peak at four moments; each is a list of terms, and the highest is the estimate:
+A step can peak at six moments; each is a list of terms, and the highest is the estimate:
 
-    loss       the forward pass is done, the loss and its gradient are worked out
-    backward   the last layer works, all others are still kept
-    end        the first layer works, all gradients are there, the embedding's own among them
-    optimizer  gradients, state and the temporaries of the update
+    end of forward  the loss is worked out; outputs of the step before may still be there
+    loss            its gradient is worked out
+    backward        the last layer works, all others are still kept
+    first layer     the first layer works, nearly all gradients are there
+    embeddings      all gradients are there, those of the embeddings among them
+    optimizer       gradients, state and the temporaries of the update
 """
 
 from __future__ import annotations
@@ -13,9 +15,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from builder.errors import UsageError
 from builder.vram import layers, parameters
 from builder.vram.layers import Kept, Tokens
-from builder.vram.loop import Architecture, TrainingLoop
+from builder.vram.loop import HEADS, Architecture, TrainingLoop, nothing_trained
 from builder.vram.parameters import Parameters
 
 # 8-bit Adam (bitsandbytes): two states of one byte, and one fp32 scale for every block of 256 elements of each.
@@ -44,7 +47,7 @@ class Analytic:
 
 @dataclass(frozen=True, slots=True)
 class _Static:
-    """What does not grow with the batch."""
+    """What does not grow with the batch. `last_gradients`: those that are not there while the first layer works."""
 
     weights: int
     gradients: int
@@ -52,11 +55,21 @@ class _Static:
     state_temporary: int
     half_copies: int
     extra_tables: int
+    last_gradients: int
 
 
 def analytic(arch: Architecture, loop: TrainingLoop) -> Analytic:
+    """UsageError for a head that the family does not have, and for a loop that trains nothing."""
+    if not arch.has_head(loop.head):
+        raise UsageError(
+            "vram-no-such-head",
+            f"the closed form has no `{loop.head}` head for `{arch.name}`",
+            because=[f"of {arch.family} it knows {', '.join(HEADS[arch.family])}"],
+        )
     counted = parameters.count(arch, loop.head)
     trained, adapters = trained_parameters(arch, loop, counted)
+    if not trained and not loop.forward_only:
+        raise nothing_trained(arch.name, loop)
     static = _static(arch, loop, counted, trained, adapters)
     blocks = _blocks(arch, loop)
     moments = _moments(arch, loop, static, blocks, counted, trained)
@@ -69,8 +82,9 @@ def trained_parameters(arch: Architecture, loop: TrainingLoop, counted: Paramete
     if loop.lora_rank:
         layers_ = arch.layers + 2 * arch.decoder_layers
         adapters = layers_ * loop.lora_rank * (layers.LORA_PRODUCTS * arch.hidden + arch.inner + arch.kv_inner)
-        # peft keeps a classifier's own head trained beside the adapters.
-        return adapters + (counted.head if arch.head(loop.head) == "classifier" else 0), adapters
+        # peft keeps a classifier's own head trained beside the adapters; BERT's pooler is no part of it.
+        pooler = arch.hidden * (arch.hidden + 1) if arch.family == "bert" else 0
+        return adapters + (counted.head - pooler if arch.head(loop.head) == "classifier" else 0), adapters
     if loop.frozen == "backbone":
         return counted.head, 0
     if loop.frozen == "embeddings":
@@ -96,7 +110,8 @@ def optimizer_bytes(loop: TrainingLoop, trained: int, counted: Parameters) -> tu
             # torch's own: a row and a column a matrix, and the update of the tensor at hand.
             return 0, one_tensor // 2
         case "adafactor-hf":
-            return 0, one_tensor
+            # 16-bit weights and gradients are copied to fp32 for the update.
+            return 0, one_tensor * (4 if loop.is_pure_half else 1)
         case "adam8bit":
             return int(ADAM8BIT_STATE * trained), 0
         case _:
@@ -112,6 +127,9 @@ def _static(arch: Architecture, loop: TrainingLoop, counted: Parameters, trained
     # T5's third use of it finds such a sum waiting, which only the engine owns, and adds in place too.
     is_in_place = loop.is_autocast or arch.family == "t5"
     waiting = ((1 if is_in_place else 2) if is_shared else 0) + (1 if loop.keeps_gradients else 0)
+    if arch.family == "t5" and not is_shared:
+        # Encoder and decoder look words up in one table: the gradient of the one waits for that of the other.
+        waiting += 1
     tables = waiting if trained == counted.total and arch.family != "vit" else 0
     return _Static(
         weights=w * (counted.total + adapters) + counted.buffers,
@@ -123,6 +141,9 @@ def _static(arch: Architecture, loop: TrainingLoop, counted: Parameters, trained
         if loop.is_autocast
         else 0,
         extra_tables=tables * w * arch.vocab * arch.hidden,
+        last_gradients=0
+        if trained != counted.total
+        else w * (counted.layers // (arch.layers + arch.decoder_layers) + (0 if is_shared else counted.embeddings)),
     )
 
 
@@ -208,6 +229,31 @@ def _loss_work(arch: Architecture, loop: TrainingLoop) -> int:
     return width * tokens * arch.vocab
 
 
+def _loss_forward(arch: Architecture, loop: TrainingLoop) -> int:
+    """Logits and what the cross entropy holds beside them when the forward pass ends."""
+    if not _loss_work(arch, loop):
+        return 0
+    tokens = loop.batch * ((loop.target_seq or loop.seq) if arch.family == "t5" else loop.seq)
+    lo = loop.matmul_width
+    # Logits, log-probabilities in their type, and under autocast an fp32 copy of these.
+    width = 2 * lo + (4 if loop.is_autocast else 0)
+    if arch.family == "gpt2":
+        # Logits are shifted by one token, which copies them.
+        width += lo
+    elif arch.family == "llama":
+        # Likewise, but in fp32, to which they are cast first.
+        width = lo + (8 if loop.precision == "fp32" else 12)
+    return width * tokens * arch.vocab
+
+
+def _logits(arch: Architecture, loop: TrainingLoop) -> int:
+    """What the loop's variable for the outputs holds beside keys and values: one logit a token and word."""
+    if not _loss_work(arch, loop):
+        return 0
+    tokens = loop.batch * ((loop.target_seq or loop.seq) if arch.family == "t5" else loop.seq)
+    return loop.matmul_width * tokens * arch.vocab
+
+
 def _moments(
     arch: Architecture,
     loop: TrainingLoop,
@@ -234,21 +280,42 @@ def _moments(
     if loop.forward_only:
         # Logits and log-probabilities; no gradient yet.
         return {"end of forward": {**full, "loss": _loss_work(arch, loop) // 2}}
-    loss = {**full, "loss": _loss_work(arch, loop)}
-    output = 2 * loop.matmul_width if not loop.is_autocast else loop.matmul_width
-    logits = _loss_work(arch, loop) and output // 2 * loop.batch * loop.seq * arch.vocab * loop.keeps_outputs
-    backward = {**full, "loss": logits, "work of one layer": room}
+    # Outputs of the step before, in a loop that lets go of them only when it has new ones.
+    old = _logits(arch, loop) + layers.cache(arch, loop) if loop.outputs == "loop" else 0
+    forward = {**full, "loss": _loss_forward(arch, loop), "outputs of the last step": old if loop.repeats else 0}
+    # A checkpoint computes a layer again, and what autocast cached goes with each.
+    copies = static.half_copies // (arch.layers + arch.decoder_layers) if loop.checkpointing else static.half_copies
+    logits = _logits(arch, loop) if loop.keeps_outputs else 0
+    loss = {**full, "half copies of weights": copies, "loss": _loss_work(arch, loop)}
+    backward = {**full, "half copies of weights": copies, "loss": logits, "work of one layer": room}
+    before = static.gradients if loop.keeps_gradients else static.gradients - static.last_gradients
     end = {
         **always,
-        "gradients": static.gradients,
-        "activations": first,
+        "gradients": before,
+        "half copies of weights": copies if loop.checkpointing else 0,
+        "activations": first + (blocks[0][1].entry if loop.checkpointing else 0),
         "loss": logits,
-        "work of one layer": blocks[0][1].work,
+        "work of one layer": room if loop.checkpointing else blocks[0][1].work,
+    }
+    sums = loop.weight_width * loop.batch * loop.seq * arch.hidden
+    embedding = {
+        **always,
+        "gradients": static.gradients,
+        "activations": first if arch.family in ("t5", "gpt2", "llama") else sums,
+        "loss": logits,
         "gradients of embeddings": static.extra_tables,
     }
     optimizer = {
         **always,
         "gradients": static.gradients,
         "temporaries of the optimizer": static.state_temporary,
+        "outputs of the last step": old,
     }
-    return {"loss": loss, "backward": backward, "end of backward": end, "optimizer": optimizer}
+    return {
+        "end of forward": forward,
+        "loss": loss,
+        "backward": backward,
+        "first layer": end,
+        "embeddings": embedding,
+        "optimizer": optimizer,
+    }

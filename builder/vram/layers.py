@@ -101,7 +101,8 @@ def post_norm(arch: Architecture, loop: TrainingLoop, at: Tokens) -> Kept:
     kept = (entry + 4 * lo + norms + masks) * n * h + _feed_forward(arch, loop) * n * i
     # Mean and deviation of both norms.
     kept += 2 * 2 * 4 * n
-    return Kept(kept + attention_kept(arch, loop, at), e * n * h, _work(arch, loop, at))
+    freed = _feed_forward(arch, loop) * n * i
+    return Kept(kept + attention_kept(arch, loop, at), e * n * h, _work(arch, loop, at, freed))
 
 
 def pre_norm(arch: Architecture, loop: TrainingLoop, at: Tokens) -> Kept:
@@ -116,12 +117,30 @@ def pre_norm(arch: Architecture, loop: TrainingLoop, at: Tokens) -> Kept:
     if arch.family == "gpt2" and returns_cache(loop):
         # The kernels read contiguous copies; the cache keeps the product that key and value are views of.
         kept += 3 * lo * n * h
-    return Kept(kept + attention_kept(arch, loop, at), e * n * h, _work(arch, loop, at))
+    freed = _feed_forward(arch, loop) * n * i
+    return Kept(kept + attention_kept(arch, loop, at), e * n * h, _work(arch, loop, at, freed))
 
 
 def returns_cache(loop: TrainingLoop) -> bool:
     """Decoders return keys and values with their outputs unless told not to; checkpointing turns that off."""
     return loop.use_cache and loop.keeps_outputs and not loop.checkpointing
+
+
+def cache(arch: Architecture, loop: TrainingLoop) -> int:
+    """Keys and values that come with the outputs of a decoder, bytes."""
+    if not returns_cache(loop):
+        return 0
+    lo, n = loop.matmul_width, loop.batch * loop.seq
+    match arch.family:
+        case "gpt2":
+            # Views of the product that query, key and value come from.
+            return arch.layers * 3 * lo * n * arch.hidden
+        case "llama":
+            return arch.layers * 2 * lo * n * arch.kv_inner
+        case "t5":
+            return arch.decoder_layers * 2 * lo * arch.inner * (loop.batch * (loop.target_seq or loop.seq) + n)
+        case _:
+            return 0
 
 
 def rms_norm_kept(loop: TrainingLoop, consumers: int) -> int:
@@ -137,9 +156,12 @@ def llama(arch: Architecture, loop: TrainingLoop, at: Tokens) -> Kept:
     kept = (rms_norm_kept(loop, _consumers(loop)) + rms_norm_kept(loop, 0 if loop.lora_rank else 2)) * n * h
     # Key and value are repeated to all heads before the product.
     kept += 4 * lo * n * arch.inner
-    kept += (3 if loop.lora_rank else 4) * lo * n * i
-    kept += 2 * 4 * n
-    return Kept(kept + attention_kept(arch, loop, at), loop.weight_width * n * h, _work(arch, loop, at))
+    freed = (3 if loop.lora_rank else 4) * lo * n * i
+    kept += freed + 2 * 4 * n
+    if returns_cache(loop) and arch.kv_inner < arch.inner:
+        # What is repeated is a copy; the cache holds the original.
+        kept += 2 * lo * n * arch.kv_inner
+    return Kept(kept + attention_kept(arch, loop, at), loop.weight_width * n * h, _work(arch, loop, at, freed))
 
 
 def t5_attention(arch: Architecture, loop: TrainingLoop, at: Tokens, *, is_cross: bool) -> int:
@@ -151,6 +173,11 @@ def t5_attention(arch: Architecture, loop: TrainingLoop, at: Tokens, *, is_cross
     kept += lo * arch.inner * (2 * n + 2 * keys)
     kept += has(arch.hidden_dropout) * n * h + 4 * n
     return kept + attention_kept(arch, loop, at)
+
+
+def clamps_kept(arch: Architecture, loop: TrainingLoop, at: Tokens) -> int:
+    """T5 in pure fp16 clamps its stream behind each part, and each clamp keeps what it was given."""
+    return 2 * at.count * arch.hidden if loop.precision == "fp16-pure" else 0
 
 
 def t5_feed_forward(arch: Architecture, loop: TrainingLoop, at: Tokens) -> int:
@@ -167,21 +194,33 @@ def t5_feed_forward(arch: Architecture, loop: TrainingLoop, at: Tokens) -> int:
 
 
 def t5_encoder(arch: Architecture, loop: TrainingLoop, at: Tokens) -> Kept:
-    kept = t5_attention(arch, loop, at, is_cross=False) + t5_feed_forward(arch, loop, at)
-    return Kept(kept, loop.weight_width * at.count * arch.hidden, _work(arch, loop, at))
+    freed = t5_feed_forward(arch, loop, at)
+    kept = t5_attention(arch, loop, at, is_cross=False) + freed + 2 * clamps_kept(arch, loop, at)
+    return Kept(kept, loop.weight_width * at.count * arch.hidden, _work(arch, loop, at, freed))
 
 
 def t5_decoder(arch: Architecture, loop: TrainingLoop, at: Tokens, memory: Tokens) -> Kept:
     kept = t5_attention(arch, loop, at, is_cross=False) + t5_attention(arch, loop, memory, is_cross=True)
-    kept += t5_feed_forward(arch, loop, at)
+    freed = t5_feed_forward(arch, loop, at)
+    kept += freed + 3 * clamps_kept(arch, loop, at)
     # A decoder that returns its cache keeps key and value of both attentions as they came, beside the saved copies.
     if returns_cache(loop):
         kept += 2 * loop.matmul_width * arch.inner * (at.count + memory.batch * memory.keys)
-    return Kept(kept, loop.weight_width * at.count * arch.hidden, max(_work(arch, loop, at), _work(arch, loop, memory)))
+    return Kept(
+        kept,
+        loop.weight_width * at.count * arch.hidden,
+        max(_work(arch, loop, at, freed), _work(arch, loop, memory, freed)),
+    )
 
 
-def _work(arch: Architecture, loop: TrainingLoop, at: Tokens) -> int:
-    """The room in which the backward pass of one layer works: gradients of its widest tensors, two at a time."""
-    wide = 2 * loop.matmul_width * at.count * arch.intermediate
+def _work(arch: Architecture, loop: TrainingLoop, at: Tokens, freed: int) -> int:
+    """The room in which the backward pass of one layer works: gradients of its widest tensors.
+
+    The output of a plain activation is let go of when the gradient of its input comes, so one of them is more than was
+    kept; a gated or a written-out one has two. `freed`: what the feed-forward part kept, which is gone when the
+    attention works.
+    """
+    is_plain = not arch.is_gated and arch.activation in ("gelu", "relu")
+    wide = (1 if is_plain else 2) * loop.matmul_width * at.count * arch.intermediate
     narrow = 2 * loop.weight_width * at.count * arch.hidden
-    return max(wide + narrow, attention_work(arch, loop, at) + narrow)
+    return max(wide + narrow, attention_work(arch, loop, at) + narrow - freed)

@@ -25,6 +25,7 @@ Head = Literal["auto", "classifier", "mlm", "lm", "seq2seq", "pretraining", "bas
 ZeroGrad = Literal["none", "keep"]
 Mask = Literal["none", "full", "padded"]
 Frozen = Literal["nothing", "embeddings", "backbone"]
+Outputs = Literal["dropped", "step", "loop"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,7 +34,9 @@ class TrainingLoop:
 
     `zero_grad`: `none` drops the gradients before each step (the default of torch since 2.0), `keep` zeroes them in
     place or never. `mask`: none is passed, one of ones, or one with padding. `steps`: the first forward pass has no
-    optimizer state yet. `keeps_outputs`: the loop's variable for the model's outputs lives through the backward pass.
+    optimizer state yet. `outputs`: how long the loop's variable for the model's outputs (logits, keys and values)
+    lives: it is dropped before the backward pass, it lives to the end of the step (as in a function), or until the next
+    step's forward pass is done (as in a plain loop).
     """
 
     batch: int
@@ -49,7 +52,7 @@ class TrainingLoop:
     accumulation: int = 1
     zero_grad: ZeroGrad = "none"
     checkpointing: bool = False
-    keeps_outputs: bool = True
+    outputs: Outputs = "step"
     use_cache: bool = True
     frozen: Frozen = "nothing"
     lora_rank: int = 0
@@ -84,6 +87,16 @@ class TrainingLoop:
         return 4 if self.precision == "fp32" else 2
 
     @property
+    def keeps_outputs(self) -> bool:
+        """Outputs are there while the backward pass runs."""
+        return self.outputs != "dropped"
+
+    @property
+    def repeats(self) -> bool:
+        """A forward pass comes after another one."""
+        return self.steps > 1 or self.accumulation > 1
+
+    @property
     def keeps_gradients(self) -> bool:
         """Gradients of an earlier step, or of an earlier part of this one, are there while the forward pass runs."""
         return (self.zero_grad == "keep" and self.steps > 1) or self.accumulation > 1
@@ -107,6 +120,27 @@ def _bad(name: str, value: object, wanted: str) -> UsageError:
 
 
 Family = Literal["bert", "roberta", "distilbert", "gpt2", "t5", "vit", "llama"]
+
+
+# The heads whose tensors the closed form knows; a trace takes whatever transformers has.
+HEADS: dict[Family, tuple[Head, ...]] = {
+    "bert": ("classifier", "mlm", "pretraining", "base"),
+    "roberta": ("classifier", "mlm", "base"),
+    "distilbert": ("classifier", "mlm", "base"),
+    "gpt2": ("lm", "classifier", "base"),
+    "t5": ("seq2seq",),
+    "vit": ("classifier", "base"),
+    "llama": ("lm", "classifier", "base"),
+}
+
+
+def nothing_trained(name: str, loop: TrainingLoop) -> UsageError:
+    return UsageError(
+        "vram-bad-loop",
+        f"nothing of `{name}` is left to train",
+        because=[f"with frozen {loop.frozen} the rest of the model has no weights of its own"],
+        hint="say --frozen embeddings, or --lora 8",
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -173,6 +207,9 @@ class Architecture:
         if asked != "auto":
             return asked
         return {"t5": "seq2seq", "gpt2": "lm", "llama": "lm"}.get(self.family, "classifier")  # type: ignore[return-value]
+
+    def has_head(self, asked: Head) -> bool:
+        return self.head(asked) in HEADS[self.family]
 
     def attention(self, asked: Attention) -> Attention:
         """T5 had no fused attention in transformers 4; the other families take it by default."""

@@ -100,7 +100,7 @@ def _t5(arch: Architecture, head: Head) -> Parameters:
     norms = (2 * arch.layers + 3 * arch.decoder_layers + 2) * h
     table = arch.vocab * h
     own = 0 if arch.is_tied or head != "seq2seq" else table
-    return _sum(arch, table + buckets, norms, products, own, table if head == "seq2seq" else 0)
+    return _sum(arch, table, norms + buckets, products, own, table if head == "seq2seq" else 0)
 
 
 def _vit(arch: Architecture, head: Head) -> Parameters:

@@ -60,6 +60,8 @@ def loop_line(found: VramEstimate) -> str:
         parts.append(f"{loop.frozen} frozen")
     if loop.zero_grad == "keep":
         parts.append("gradients kept")
+    if loop.outputs != "step":
+        parts.append("outputs dropped early" if loop.outputs == "dropped" else "outputs kept into the next step")
     parts.append("1 step" if loop.steps == 1 else f"{loop.steps} steps")
     return ", ".join(parts)
 

@@ -73,7 +73,7 @@ def estimate_for_smoke(
         steps=described["steps"],
         zero_grad="none" if described["zero_grad"] == "none" else "keep",
         # The script takes the loss out of the outputs and drops them at once.
-        keeps_outputs=False,
+        outputs="dropped",
     )
     card = offsets.card(gpu, catalog) if gpu else offsets.unknown_card(catalog)
     return estimate(model, loop, card, layer=layer, is_old_stack=is_old)
@@ -116,10 +116,32 @@ def description(defaults: Mapping[str, Any], packages: Mapping[str, str]) -> dic
     return described
 
 
-def live_bytes(model: Mapping[str, int]) -> int | None:
-    """The host's own trace of the step of `vram_peak.live_bytes`; None where this Python cannot trace."""
-    if traced.why_not() is not None:
-        return None
+# The small model and step of `vram_peak.live_bytes`.
+LIVE_BYTES_STEP: Mapping[str, int] = {
+    "layers": 2,
+    "hidden": 128,
+    "heads": 2,
+    "intermediate": 512,
+    "vocab": 1000,
+    "positions": 64,
+    "batch": 2,
+    "seq": 32,
+}
+
+
+def live_bytes_params() -> dict[str, Any]:
+    """For the request: the host's own trace of the step of `vram_peak.live_bytes`, or why there is none."""
+    reason = traced.why_not()
+    if reason is not None:
+        return {"why_not_traced": reason}
+    try:
+        return {"traced_live_bytes": live_bytes(LIVE_BYTES_STEP)}
+    except Exception as error:  # noqa: BLE001 - any model code may fail; the image is not to blame for it
+        return {"why_not_traced": f"the trace fails: {type(error).__name__}: {str(error)[:200]}"}
+
+
+def live_bytes(model: Mapping[str, int]) -> int:
+    """The most bytes alive in the step of `vram_peak.live_bytes`, traced here."""
     config = {
         "model_type": "bert",
         "hidden_size": model["hidden"],
@@ -136,6 +158,6 @@ def live_bytes(model: Mapping[str, int]) -> int | None:
         optimizer="adamw-single",
         attention="eager",
         head="classifier",
-        keeps_outputs=False,
+        outputs="dropped",
     )
     return traced.native_live_bytes(models.from_config(config), loop)

@@ -64,9 +64,8 @@ def test_a_trace_counts_what_a_real_run_has_alive(name: Any, attention: Any) -> 
 
 
 def test_the_smoke_test_counts_as_the_host_does() -> None:
-    """What `vram_peak.live_bytes` runs in an image; releases differ by a few small tensors."""
-    model = {"layers": 2, "hidden": 128, "heads": 2, "intermediate": 512, "vocab": 1000, "positions": 64}
-    assert smoke_estimate.live_bytes({**model, "batch": 2, "seq": 32}) == pytest.approx(9_825_808, rel=0.005)
+    """Counted by `vram_peak.live_bytes` with torch 2.6 and 2.13, transformers 4.41, 4.44, 4.48, 4.57 and 5.0."""
+    assert smoke_estimate.live_bytes(smoke_estimate.LIVE_BYTES_STEP) == 9_825_808
 
 
 @pytest.mark.parametrize("row", json.loads(RECORDED.read_text())["traces"], ids=lambda row: row["id"])

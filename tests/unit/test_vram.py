@@ -171,7 +171,30 @@ def test_what_takes_less(catalog: Catalog, name: str, more: dict[str, Any], less
     if name == "tinyllama" and "frozen" in less:
         pytest.skip("its head is a table of its own, its embeddings are small beside it")
     base = {"batch": 16, "seq": 512}
+    if less == {"frozen": "backbone"} and name in ("gpt2", "t5-small"):
+        with pytest.raises(UsageError, match="nothing of"):
+            sized(model, loop(**base, **less))
+        return
     assert sized(model, loop(**{**base, **less})) < sized(model, loop(**{**base, **more}))
+
+
+@pytest.mark.parametrize(("name", "head"), [("gpt2", "mlm"), ("t5-small", "classifier"), ("vit-base", "lm")])
+def test_a_head_that_the_family_does_not_have(catalog: Catalog, name: str, head: Any) -> None:
+    with pytest.raises(UsageError) as caught:
+        sized(models.find(name, catalog), loop(head=head))
+    assert caught.value.code == "vram-no-such-head"
+
+
+def test_outputs_that_outlive_their_step(catalog: Catalog) -> None:
+    """A plain loop lets go of logits, keys and values when it has new ones: the optimizer works beside them."""
+    model = models.find("gpt2", catalog)
+    assert model.architecture is not None
+    moments = {kind: analytic(model.architecture, loop(outputs=kind)).moments for kind in ("step", "loop")}
+    logits = 2 * loop().batch * loop().seq * 50257
+    held = moments["loop"]["optimizer"]["outputs of the last step"]
+    assert held > logits
+    assert moments["step"]["optimizer"]["outputs of the last step"] == 0
+    assert moments["loop"]["end of forward"]["outputs of the last step"] == held
 
 
 def test_moments_of_a_step(catalog: Catalog) -> None:

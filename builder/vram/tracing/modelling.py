@@ -52,6 +52,9 @@ def build(model: Model, loop: TrainingLoop, device: str) -> torch.nn.Module:
             "vram-unknown-family",
             f"transformers {transformers.__version__} cannot build `{model.name}`: {_one_line(error)}",
         ) from None
+    if head == "classifier" and getattr(config, "pad_token_id", None) is None:
+        # A decoder reads its answer off the last token that is no padding, and refuses batches without one.
+        config.pad_token_id = 0
     if not loop.use_cache and hasattr(config, "use_cache"):
         config.use_cache = False
     name = AUTO[head]
@@ -91,11 +94,13 @@ def prepared(built: torch.nn.Module, loop: TrainingLoop, head: Head) -> torch.nn
         built = built.to(torch.bfloat16 if loop.precision.startswith("bf16") else torch.float16)
     if loop.lora_rank:
         add_adapters(built, loop.lora_rank)
-        head_names = ("classifier", "score", "classification_head") if head == "classifier" else ()
+        head_names = ("classifier", "pre_classifier", "score", "classification_head") if head == "classifier" else ()
         _freeze(built, lambda name: ".adapter_" in name or name.startswith(head_names or "\0"))
     elif loop.frozen == "backbone":
         base = getattr(built, "base_model_prefix", "")
-        _freeze(built, lambda name: not name.startswith(f"{base}."))
+        # T5 has no module of that name: its parts stand beside the head.
+        is_backbone = f"{base}." if hasattr(built, base) else ("shared.", "encoder.", "decoder.")
+        _freeze(built, lambda name: not name.startswith(is_backbone))
     elif loop.frozen == "embeddings":
         _freeze(
             built, lambda name: not any(part in name for part in ("embeddings", "embed_tokens", "wte", "wpe", "shared"))

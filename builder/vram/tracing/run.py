@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 import transformers
 
 from builder.vram.events import Trace
-from builder.vram.loop import TrainingLoop
+from builder.vram.loop import TrainingLoop, nothing_trained
 from builder.vram.models import Model
 from builder.vram.tracing import contexts, kernels, modelling, optimizers
 from builder.vram.tracing.emulation import CudaBehaviour
@@ -58,6 +59,8 @@ def trace(
     parameters = [parameter for parameter in built.parameters() if parameter.requires_grad]
     found.parameters = sum(parameter.numel() for parameter in built.parameters())
     found.trained = sum(parameter.numel() for parameter in parameters)
+    if not parameters and not loop.forward_only:
+        raise nothing_trained(model.name, loop)
     step = _Step(model, loop, built, parameters, tracker, behaviour, device)
     with _quiet():
         for number in range(loop.steps):
@@ -86,6 +89,8 @@ class _Step:
         self.behaviour = behaviour
         self.device = device
         self.optimizer = optimizers.make(parameters, loop)
+        self.batch: dict[str, Any] = {}
+        self.outputs: Any = None
 
     def run(self, number: int) -> None:
         with self.tracker:
@@ -107,7 +112,8 @@ class _Step:
     def _forward_backward(self, suffix: str) -> None:
         tracker, loop = self.tracker, self.loop
         tracker.phase(f"inputs {suffix}")
-        batch = modelling.batch(self.model, self.built, loop, self.device)
+        # A loop's variable: the last batch lives until the next one is there.
+        batch = self.batch = modelling.batch(self.model, self.built, loop, self.device)
         tracker.mark(batch.values(), "inputs")
         tracker.phase(f"forward {suffix}")
         tracker.thread = "forward"
@@ -115,6 +121,7 @@ class _Step:
         copies: list[int] = []
         with self._forward():
             outputs, loss = modelling.outputs_and_loss(self.built, batch, loop)
+            self.outputs = outputs if loop.outputs == "loop" else None
             if self.behaviour is not None:
                 copies = [
                     identity
@@ -137,7 +144,7 @@ class _Step:
             # Tensor.backward would go through the mode and switch it off for all that it calls.
             torch.autograd.backward(scaled)
         tracker.mark([parameter.grad for parameter in self.parameters], "gradients")
-        del outputs, loss, scaled, batch
+        del outputs, loss, scaled
 
     def _forward(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext() if self.behaviour is None else contexts.forward_pass(self.behaviour)
