@@ -122,4 +122,24 @@ def extra_is_met(o: Outcome) -> Iterator[Finding]:
         )
 
 
-RULES = (torch_floor, pickle_gate, undeclared, extra_is_met)
+def tf_keras_is_there(o: Outcome) -> Iterator[Finding]:
+    """With TensorFlow beside torch, transformers 4 loads its TensorFlow classes in many places unasked."""
+    chosen, tensorflow = o.package("transformers"), o.package("tensorflow")
+    single = o.catalog.hazards.row("singles", "tf-keras")
+    if chosen is None or chosen.version is None or tensorflow is None or tensorflow.version is None:
+        return
+    if chosen.version.major > 4 or tensorflow.version < Version(single.text("value")) or o.package("tf-keras"):
+        return
+    if tensorflow.request is None or o.env.is_lock:
+        return
+    yield finding(
+        "dependency-undeclared",
+        "warning",
+        f"transformers {chosen.version}",
+        [chosen.says, tensorflow.says, single.fact],
+        "what touches a TensorFlow class stops and asks for tf-keras",
+        tries=[Change("add", "tf-keras", "")],
+    )
+
+
+RULES = (torch_floor, pickle_gate, undeclared, extra_is_met, tf_keras_is_there)
