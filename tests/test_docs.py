@@ -23,6 +23,9 @@ def raised_codes() -> dict[str, str]:
     found: dict[str, str] = {}
     for path in sorted((ROOT / "builder").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "_CODES":
+                for code in ast.literal_eval(node.value).values():
+                    found.setdefault(code, str(path.relative_to(ROOT)))
             if not isinstance(node, ast.Call):
                 continue
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
