@@ -42,11 +42,18 @@ def facts(python):
     code = """
         import json, platform, inspect, torch
         options = inspect.signature(torch.onnx.export).parameters
+        def halves():
+            try:
+                torch.nn.LayerNorm(2).half()(torch.ones(1, 2).half())
+            except RuntimeError:
+                return False
+            return True
         print(json.dumps({
             "python": platform.python_version(),
             "variant": "cu" + torch.version.cuda.replace(".", "") if torch.version.cuda else "cpu",
             "compiles": hasattr(torch, "compile"),
             "chooses": hasattr(torch.nn.functional, "scaled_dot_product_attention"),
+            "halves": halves(),
             "gpu": torch.cuda.is_available(),
             "dynamo": "dynamo" in options and options["dynamo"].default is True,
             "cpu_scaler": hasattr(torch.amp, "GradScaler") if hasattr(torch, "amp") else False,
