@@ -161,6 +161,7 @@ def test_faults_of_the_loader(run, name):
 
 
 @fault("data_loader", {"shared_memory": "shm-too-small"})
+@fault("data_loader", {"shared_memory": "shm-missing"})
 def test_a_small_shared_memory_is_told_as_such(run):
     _, checks = run("data_loader", params={"least_shm_bytes": 2**60})
     assert codes(checks) == {"shared_memory": "shm-too-small"}

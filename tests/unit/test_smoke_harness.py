@@ -515,6 +515,8 @@ OTHER_REQUESTS = [
     ({"packages": {"numpy": "1.24.1"}}, "no_extra_packages", "package-extra"),
     ({"variant": "cu113"}, "torch_variant", "variant-mismatch"),
     ({"gpus": [{"name": "RTX 3090", "compute_capability": "8.6"}]}, "arch_list", "arch-not-covered"),
+    ({"packages": {"torch": "1.12.1", "numpy": "1.24.1"}}, "numpy_conversion", "import-failed"),
+    ({"packages": {"torch": "1.12.1", "transformers": "4.25.1"}}, "transformers_sees_torch", "import-failed"),
     ({"packages": {"torch": "1.12.1", "torchaudio": "1"}}, "torchaudio", "import-failed"),
     ({"packages": {"torch": "1.12.1", "torchtext": "1"}}, "torchtext", "import-failed"),
     ({"packages": {"torch": "1.12.1", "torchvision": "1"}}, "torchvision", "import-failed"),
@@ -592,6 +594,14 @@ def test_probe_onnxruntime(stack):
     checks = stack.probe(packages={**locked, **gpu})
     assert checks["onnxruntime_single"]["code"] == "onnxruntime-both"
     assert checks["onnxruntime_providers"]["status"] == "not-checked"
+
+
+@fault("probe", {"onnxruntime_providers": "import-failed"})
+def test_probe_an_onnxruntime_that_does_not_import(stack):
+    stack.package("onnxruntime", "1.13.1", "raise ImportError('libcublas.so.11: cannot open shared object file')")
+    check = stack.probe(packages={"torch": "1.12.1", "onnxruntime": "1.13.1"})["onnxruntime_providers"]
+    assert check["code"] == "import-failed"
+    assert "libcublas.so.11" in check["message"]
 
 
 @fault("probe", {"transformers_sees_torch": "transformers-without-torch"})
@@ -713,6 +723,7 @@ def test_probe_gpu_covered():
 
 
 @fault("probe", {"gpu_kernel": "kernel-failed"})
+@fault("probe", {"gpu_kernel": "kernel-wrong"})
 def test_probe_gpu_kernel():
     context = gpu_context()
     context.made["torch"].arange = raises(RuntimeError("no kernel image is available"))
@@ -885,6 +896,7 @@ def exported_file(tmp_path, opset, ir_version):
 
 
 @fault("onnx_round_trip", {"torchscript.opset": "ir-too-high"})
+@fault("onnx_round_trip", {"torchscript.opset": "opset-too-high"})
 def test_onnx_file_newer_than_the_runtime(tmp_path):
     assert exported_file(tmp_path, 17, 8).status == "passed"
     assert exported_file(tmp_path, 18, 8).code == "opset-too-high"

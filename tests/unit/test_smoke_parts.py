@@ -80,6 +80,7 @@ def test_nccl_on_one_and_on_four_cards(monkeypatch):
 
 
 @fault("distributed", {"nccl": "gradients-differ"})
+@fault("distributed", {"nccl": "nccl-missing"})
 def test_nccl_that_is_missing_or_adds_up_wrong(monkeypatch):
     with pytest.raises(Failed) as failed:
         nccl(fake_torch(has_nccl=False), monkeypatch)
