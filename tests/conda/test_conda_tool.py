@@ -24,7 +24,7 @@ import local_channel
 from fakes import LOCK
 from test_in_place import make_wheel, wheel_of
 
-from builder import conda_tool, disk, existing, installed, installed_record, line, lockfile, render, render_conda
+from builder import conda_tool, disk, existing, guard, installed, installed_record, line, lockfile, render, render_conda
 from builder.conda_tool import Wanted
 from builder.engine import BuildPlan, BuildTarget, BuiltImage, Limits
 from builder.errors import BuildError, ConflictError, EngineError, PackageIndexError, StaleLockError
@@ -225,6 +225,12 @@ def test_prefix_with_wheels_is_updated_by_a_switch_and_its_wheels_are_those_of_a
     assert not installed_record.changes(record, prefix)
     marker = json.loads((prefix / ".torchproof.json").read_text(encoding="utf-8"))
     assert marker["image_id"] == "small"
+    # The guard: pip reads the one file, conda and mamba set the variable of the other when they activate the prefix.
+    constraints = Path(os.path.realpath(prefix), guard.CONSTRAINTS)
+    assert constraints.is_file()
+    assert (prefix / "pip.conf").read_text(encoding="utf-8") == f"[global]\nconstraint = {constraints}\n"
+    state = json.loads((prefix / "conda-meta/state").read_text(encoding="utf-8"))
+    assert state["env_vars"] == {"UV_CONSTRAINT": str(constraints)}
 
 
 KILLED = """
