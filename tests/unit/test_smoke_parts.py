@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +20,7 @@ import _samples  # noqa: E402
 import _train_more  # noqa: E402
 import card  # noqa: E402
 import distributed  # noqa: E402
+import onnx_round_trip  # noqa: E402
 from _harness import Failed, NotApplicable, NotChecked  # noqa: E402
 
 sys.dont_write_bytecode = WRITES_BYTECODE  # the scripts switch it for their own process
@@ -220,3 +222,33 @@ def test_other_processes_on_the_card_are_named(monkeypatch):
     assert failed.value.code == "card-in-use"
     assert "4242 1024 MiB" in failed.value.message
     assert card.others_on_card(on_card(Card(), most_foreign_bytes=2**31)).status == "passed"
+
+
+class NoNvml:
+    def __enter__(self):
+        raise card.NvmlError("`nvmlInit_v2` returned 9: Driver Not Loaded")
+
+    def __exit__(self, *error):
+        pass
+
+
+def test_where_nvml_tells_nothing_nothing_is_claimed(monkeypatch):
+    for module in (card, _samples, onnx_round_trip):
+        monkeypatch.setattr(module, "Nvml", NoNvml)
+    with pytest.raises(NotChecked, match="Driver Not Loaded"):
+        card.others_on_card(on_card(Card(), most_foreign_bytes=0))
+    with pytest.raises(NotChecked, match=r"no GPU in reach: .*Driver Not Loaded"):
+        onnx_round_trip.needs_gpu()
+    with _samples.Sampler("a step") as sampler:
+        time.sleep(3 * _samples.PERIOD_S)
+    assert sampler.rows == []
+
+
+def test_a_driver_that_shows_no_card_is_no_card(monkeypatch):
+    class Empty(NoNvml):
+        def __enter__(self):
+            return SimpleNamespace(devices=list)
+
+    monkeypatch.setattr(onnx_round_trip, "Nvml", Empty)
+    with pytest.raises(NotChecked, match="the driver shows no GPU"):
+        onnx_round_trip.needs_gpu()
