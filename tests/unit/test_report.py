@@ -77,6 +77,26 @@ def test_layers_are_told_from_the_largest() -> None:
     assert "  layers      700 MiB the torch family; 110 MiB the base; 48 MiB RUN apt-get update\n" in text
 
 
+PLOT = ["utilization ▁▄███ 3 to 98 %", "memory      ▁▂▅██ 0.4 to 6.1 GiB"]
+
+
+def test_a_card_at_work_is_shown_as_a_small_plot() -> None:
+    card = check("card.samples", "L3", message="up to 98 % in use, 5 samples", details={"plot": PLOT})
+    lines = report.text(run(*PASSED, card)).splitlines()
+    place = lines.index("      card.samples: up to 98 % in use, 5 samples")
+    assert lines[place + 1 : place + 3] == [f"          {line}" for line in PLOT]
+
+
+def test_a_slow_host_is_not_told_as_a_bad_image() -> None:
+    slow = check("card.expected_speed", "L3", "failed", "card-too-slow", "20 TFLOP/s", blame="host")
+    idle = check("card.samples", "L3", "failed", "card-idle", "at most 3 %", blame="host", details={"plot": PLOT})
+    text = report.text(run(*PASSED, slow, idle))
+    assert (
+        "[card-too-slow] card.expected_speed: 20 TFLOP/s\n          this is about the host, not about the image" in text
+    )
+    assert "          utilization ▁▄███ 3 to 98 %\n" in text
+
+
 def test_a_failure_names_the_check_its_code_and_what_was_measured() -> None:
     bad = check(
         "train_step.weights_change", "L2", "failed", "weights-frozen", "nothing moved", measured=0, expected="> 0"
