@@ -287,8 +287,8 @@ class _Run:
             if name in by_name or (step.no_deps and name not in asked):
                 continue
             before = self.state.get(name)
-            if before is not None and before.version == offer.version:
-                continue
+            if before is not None and before.version in {None, offer.version}:
+                continue  # there already; a nightly is of no known version and stays what it is
             if before is None and self._is_in_unknown_image:
                 continue
             via = solution.via.get(name)

@@ -107,6 +107,8 @@ def one_major(o: Outcome) -> Iterator[Finding]:
             None,
         )
         is_other = toolkit is not None and toolkit.major != int(match[2])
+        if twin is not None and o.packages[twin].request and not is_other and (toolkit is not None or name > twin):
+            continue  # told once, of the one that torch has no use for
         overlaps = is_other and match[1] in mine
         if twin is None and not is_other:
             continue

@@ -246,3 +246,20 @@ def test_a_neighbour_that_nobody_asked_for_is_a_risk_alone() -> None:
     document = judged("pytorch-lightning==1.4.2", "torch==1.11.0", python="3.8", date="2022-09-01")
     assert {f.severity for f in document.findings if f.code == "api-removed"} == {"warning"}
     assert "api-removed" in errors("pytorch-lightning==1.4.2", "torchmetrics==0.11.4", "torch==1.11.0", python="3.8")
+
+
+def test_a_nightly_stays_what_it_is() -> None:
+    image = (
+        "FROM nvidia/cuda:11.8.0-base-ubuntu22.04\n"
+        "RUN pip install --pre torch torchvision --index-url https://wheels.example.org/whl/nightly/cu118\n"
+        "RUN pip install 'accelerate>=0.16.0' 'transformers>=4.25.1' datasets\n"
+    )
+    document = judged(dockerfile=image)
+    assert document.outcome.version("torch") is None
+    assert errors(dockerfile=image) == set()
+
+
+def test_both_majors_of_a_library_are_told_once() -> None:
+    pins = ("torch==2.1.2", "nvidia-cudnn-cu11==8.5.0.96", "nvidia-cudnn-cu12==8.9.2.26", "numpy<2")
+    found = [each.subject for each in judged(*pins, indexes="default").findings if each.code == "cuda-majors-mixed"]
+    assert found == ["nvidia-cudnn-cu11"]
