@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import PurePosixPath
 
 from builder.environment import (
     BaseImage,
@@ -26,11 +25,12 @@ from builder.environment import (
     Variable,
 )
 from builder.inputs import base_image, docker_lexer, installs, pip_options
+from builder.inputs.build_context import BuildContext
 from builder.inputs.conditions import settled
 from builder.inputs.docker_lexer import Instruction
 from builder.inputs.docker_lexer import Source as Text
 from builder.inputs.draft import Draft, default_index
-from builder.inputs.reading import Included, Reader
+from builder.inputs.reading import Reader
 from builder.inputs.shell import Shell, SimpleCommand
 from builder.inputs.shell_words import Expander
 from builder.inputs.substitutions import evaluate
@@ -88,6 +88,7 @@ class _Dockerfile:
         self._stages: list[_Built] = []
         self._unparsed: list[Unparsed] = []
         self._copies: list[tuple[str, str]] = []  # COPY source -> destination, of all stages
+        self._context = BuildContext(reader, file, self._copies)
 
     def read(self, text: str) -> Environment:
         for instruction in docker_lexer.instructions(text, self._file):
@@ -178,7 +179,7 @@ class _Dockerfile:
                 why = "the image hangs on a build argument without a default"
                 self._unparsed.append(Unparsed(instruction.origin, reference, why))
         draft = Draft()
-        stage = installs.Stage(draft, self._reader, self._find, inherited, name.lower() if name else None)
+        stage = installs.Stage(draft, self._reader, self._context.find, inherited, name.lower() if name else None)
         if below is not None:
             lower_stage = self._stages[below].stage
             stage.cwd = lower_stage.cwd
@@ -334,32 +335,6 @@ class _Dockerfile:
         arch = self._platform["TARGETARCH"]
         machine = "aarch64" if arch == "arm64" else "x86_64"
         return {"uname -m": machine, "arch": machine, "uname -s": "Linux", "dpkg --print-architecture": arch}
-
-    def _find(self, name: str, cwd: str) -> Included:
-        """A file named inside the image: where it was copied from, else by its name beside the Dockerfile."""
-        if "$" in name or "://" in name:
-            why = "its name hangs on a variable" if "$" in name else "it is on the network, which is never asked"
-            return Included(name, why=why)
-        inside = str(PurePosixPath(cwd) / name)
-        candidates = [name] if not name.startswith("/") else []
-        for source, destination in reversed(self._copies[-200:]):
-            if "$" in source or "://" in source:
-                continue
-            target = str(PurePosixPath(cwd) / destination)
-            leaf = inside.rsplit("/", 1)[-1]
-            if inside == target or source.rsplit("/", 1)[-1] == leaf:
-                candidates.append(source)
-            elif "*" in source:
-                candidates.append(str(PurePosixPath(source).parent / leaf))
-            elif inside.startswith(target.rstrip("/") + "/"):
-                candidates.append(str(PurePosixPath(source) / inside[len(target.rstrip("/")) + 1 :]))
-        candidates.append(inside.rsplit("/", 1)[-1])
-        found = Included(name, why="there is no such file beside the Dockerfile")
-        for candidate in dict.fromkeys(candidates[:8]):
-            found = self._reader.read(candidate.lstrip("/"), beside=self._file)
-            if found.text is not None:
-                return found
-        return replace(found, file=name)
 
 
 def _pairs(text: str) -> list[tuple[str, str | None]]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from checking import CATALOG, judged
 
 from builder.check import check
-from builder.inputs import Options, parse
+from builder.inputs import Options, load, parse
 from builder.inputs.options import applied
 
 HASH = "sha256:" + "0" * 64
@@ -263,3 +264,24 @@ def test_both_majors_of_a_library_are_told_once() -> None:
     pins = ("torch==2.1.2", "nvidia-cudnn-cu11==8.5.0.96", "nvidia-cudnn-cu12==8.9.2.26", "numpy<2")
     found = [each.subject for each in judged(*pins, indexes="default").findings if each.code == "cuda-majors-mixed"]
     assert found == ["nvidia-cudnn-cu11"]
+
+
+@pytest.mark.parametrize("mark", [".git/HEAD", "pyproject.toml", None])
+def test_an_image_is_built_from_the_folder_of_its_project(tmp_path: Path, mark: str | None) -> None:
+    docker = tmp_path / "project" / "docker" / "gpu"
+    docker.mkdir(parents=True)
+    (docker / "Dockerfile").write_text(
+        "FROM python:3.10\nCOPY requirements/base.txt /tmp/\nRUN cd /tmp && pip install -r base.txt\n"
+    )
+    requirements = tmp_path / "project" / "requirements" / "base.txt"
+    requirements.parent.mkdir()
+    requirements.write_text("torch==2.1.2\nnumpy==2.0.1\n")
+    if mark is not None:
+        (tmp_path / "project" / mark).parent.mkdir(exist_ok=True)
+        (tmp_path / "project" / mark).write_text(
+            "ref: refs/heads/main\n" if "HEAD" in mark else "[project]\nname = 'x'\n"
+        )
+    (found,) = load([docker / "Dockerfile"], Options())
+    names = {request.name for request in found.environment.requests}
+    assert names == ({"torch", "numpy"} if mark is not None else set())
+    assert bool(found.environment.unparsed) is (mark is None)
