@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from builder import layers, render
@@ -50,8 +51,29 @@ def run(
 def secrets(saved: SavedImage) -> CheckResult:
     """No layer holds a password, a token, a key or a certificate of the network it was built in, and no step, variable
     or label of the image names one.
+
+    A certificate that the base brings is told and does not fail: whoever chose the base wanted it.
     """
-    return _judged("secrets", "secret-in-layer", "secret", saved)
+    own = _own_layers(saved)
+    brought = [one.where for layer in saved.layers[:own] for one in layer.findings if one.kind == "certificate"]
+    judged = replace(
+        saved,
+        layers=tuple(
+            replace(
+                layer,
+                findings=tuple(
+                    replace(one, kind="secret") if one.kind == "certificate" and number >= own else one
+                    for one in layer.findings
+                ),
+            )
+            for number, layer in enumerate(saved.layers)
+        ),
+    )
+    found = _judged("secrets", "secret-in-layer", "secret", judged)
+    if not brought:
+        return found
+    told = f"{found.message}; the base brings {_count(brought, 'certificate')}: {_shorten(brought)}"
+    return found.model_copy(update={"message": told, "details": {**found.details, "of_the_base": brought}})
 
 
 def leftovers(saved: SavedImage) -> CheckResult:
@@ -115,6 +137,20 @@ def described(lock: ImageLock, saved: SavedImage) -> tuple[ImageLayer, ...]:
         )
         for place, layer in enumerate(saved.layers)
     )
+
+
+# What the Dockerfile of a lock does first, of all that it does.
+_FIRST_STEPS = ("COPY /layer/ /", "COPY /opt/", "RUN apt-get update && apt-get install -y --no-install-recommends ")
+
+
+def _own_layers(saved: SavedImage) -> int:
+    """The place of the first layer that is not the base's. A base that was made by the same commands is taken for
+    ours from there on, which judges more and not less.
+    """
+    for number, layer in enumerate(saved.layers):
+        if number and layer.step.startswith(_FIRST_STEPS):
+            return number
+    return 1
 
 
 def _judged(name: str, code: str, kind: Kind, saved: SavedImage) -> CheckResult:

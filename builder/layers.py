@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import IO, Any, Literal
 
-Kind = Literal["secret", "leftover"]
+Kind = Literal["secret", "certificate", "leftover"]
 
 # Paths without a leading slash, as layers hold them. The same kinds as smoke_tests/_image_files.py looks for.
 _LEFTOVERS = re.compile(
@@ -24,10 +24,13 @@ _LEFTOVERS = re.compile(
     r"|etc/pip\.conf|usr/local/bin/uv|(?:tmp|root|opt)/[^/]+\.whl|tmp/pip-.+)$"
 )
 _SECRETS = re.compile(
-    r"^(?:run/secrets/.+|usr/local/share/ca-certificates/.+|etc/ssl/private/.+"
+    r"^(?:run/secrets/.+|etc/ssl/private/.+"
     r"|(?:root|home/[^/]+)/(?:\.netrc|\.git-credentials|\.pypirc|\.docker/.+|\.aws/.+|\.config/gcloud/.+|\.kaggle/.+"
     r"|\.huggingface/token|\.cache/huggingface/token|\.ssh/id_[^/]*(?<!\.pub))"
-    r"|(?:tmp|root|opt|srv|mnt(?:/.*)?|home/[^/]+)/[^/]+\.(?:pem|crt|cer|key|p12|pfx))$"
+    r"|(?:tmp|root|opt|srv|mnt(?:/.*)?|home/[^/]+)/[^/]+\.(?:key|p12|pfx))$"
+)
+_CERTIFICATES = re.compile(
+    r"^(?:usr/local/share/ca-certificates/.+|(?:tmp|root|opt|srv|mnt(?:/.*)?|home/[^/]+)/[^/]+\.(?:pem|crt|cer))$"
 )
 _PASSWORD = re.compile(r"://[^/\s:@'\"]+:[^/\s@'\"]+@")
 # A variable that is named like a secret and has a value; one that only names a file or another variable is none.
@@ -216,6 +219,8 @@ def _findings_of(member: tarfile.TarInfo, layer: tarfile.TarFile) -> Sequence[Fi
         return ()
     if _SECRETS.match(path):
         return (Finding(kind="secret", where=path),)
+    if _CERTIFICATES.match(path):
+        return (Finding(kind="certificate", where=path),)
     if member.isfile() and member.size < _MOST_SETTINGS_BYTES and _SETTINGS.search(path):
         content = layer.extractfile(member)
         if content is not None and names_a_secret(content.read().decode("utf-8", "replace")):

@@ -22,9 +22,9 @@ pytestmark = pytest.mark.docker
 LABELS = "LABEL " + " ".join(f"{key}={json.dumps(value)}" for key, value in render.labels(LOCK).items())
 # What one step leaves and the next removes: nothing of it is seen from inside.
 HIDDEN = """
-RUN mkdir -p /root/.cache/pip /usr/local/share/ca-certificates \\
- && echo x > /root/.cache/pip/http && echo x > /usr/local/share/ca-certificates/proxy.crt
-RUN rm -r /root/.cache /usr/local/share/ca-certificates/proxy.crt
+RUN mkdir -p /root/.cache/pip /run/secrets \\
+ && echo x > /root/.cache/pip/http && echo x > /run/secrets/ca
+RUN rm -r /root/.cache /run/secrets
 """
 
 
@@ -69,7 +69,7 @@ def test_what_a_later_step_removed_is_found_with_its_layer(engine: DockerEngine,
     assert row["step"].startswith("RUN mkdir -p /root/.cache/pip")
     assert sorted(found["image.secrets"].measured) == [
         "step ENV WANDB_API_KEY=...",
-        "usr/local/share/ca-certificates/proxy.crt",
+        "run/secrets/ca",
         "variable WANDB_API_KEY=...",
     ]
     assert "abc123" not in str(found)

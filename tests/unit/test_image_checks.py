@@ -67,6 +67,33 @@ def test_a_secret_and_a_leftover_are_told_with_layer_and_path() -> None:
     assert rows == [{"layer": 2, "step": "RUN pip install x", "where": "root/.cache/pip/x"}]
 
 
+PROXY = {"usr/local/share/ca-certificates/proxy.crt": b"x"}
+STEPS = ("", "RUN curl", "RUN apt-get update && apt-get install -y --no-install-recommends python3", "COPY /layer/ /")
+
+
+@fault("image", {"secrets": "secret-in-layer"})
+@pytest.mark.parametrize("number", [2, 3])
+def test_a_certificate_in_a_layer_of_the_build(number: int) -> None:
+    parts = [PROXY if place == number else CLEAN for place in range(4)]
+    checks = checked(*parts, steps=STEPS)
+    assert codes(checks) == {"image.secrets": "secret-in-layer"}
+    assert f"proxy.crt in layer {number} (" in checks["image.secrets"].message
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_certificate_of_the_base_is_told_and_does_not_fail(number: int) -> None:
+    parts = [PROXY if place == number else CLEAN for place in range(4)]
+    found = checked(*parts, steps=STEPS)["image.secrets"]
+    assert found.status == "passed"
+    assert found.message.endswith("the base brings 1 certificate: usr/local/share/ca-certificates/proxy.crt")
+
+
+@fault("image", {"secrets": "secret-in-layer"})
+def test_a_key_of_the_base_fails() -> None:
+    checks = checked({"etc/ssl/private/own.key": b"x"}, CLEAN, steps=("", "COPY /layer/ /"))
+    assert codes(checks) == {"image.secrets": "secret-in-layer"}
+
+
 @fault("image", {"secrets": "secret-in-layer"})
 def test_a_token_among_the_variables() -> None:
     checks = checked(env=("HF_TOKEN=hf_abc",))

@@ -47,8 +47,9 @@ def test_a_clean_image_has_nothing_and_its_layers_have_sizes_and_steps() -> None
         ("home/me/.netrc", "secret"),
         ("root/.docker/config.json", "secret"),
         ("root/.ssh/id_ed25519", "secret"),
-        ("usr/local/share/ca-certificates/proxy.crt", "secret"),
-        ("root/ca.pem", "secret"),
+        ("usr/local/share/ca-certificates/proxy.crt", "certificate"),
+        ("root/ca.pem", "certificate"),
+        ("root/mine.key", "secret"),
         ("root/.cache/huggingface/token", "secret"),
     ],
 )
