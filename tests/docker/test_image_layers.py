@@ -68,8 +68,8 @@ def test_what_a_later_step_removed_is_found_with_its_layer(engine: DockerEngine,
     assert (row["layer"], row["where"]) == (1, "root/.cache/pip/http")
     assert row["step"].startswith("RUN mkdir -p /root/.cache/pip")
     assert sorted(found["image.secrets"].measured) == [
-        "step ENV WANDB_API_KEY=...",
         "run/secrets/ca",
+        "step ENV WANDB_API_KEY=...",
         "variable WANDB_API_KEY=...",
     ]
     assert "abc123" not in str(found)
