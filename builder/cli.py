@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from builder import __version__, cli_check, cli_estimate, cli_facts, cli_line
+from builder import __version__, cli_check, cli_estimate, cli_facts, cli_in_place, cli_line
 from builder.cli_options import Facts, open_catalog
 from builder.cli_output import print_data, say_error, say_internal, stderr
 from builder.errors import TorchproofError, UsageError
@@ -25,6 +25,7 @@ app = typer.Typer(
 )
 facts_app = typer.Typer(help="What torchproof knows about the world, with source and confidence.", no_args_is_help=True)
 cli_line.register(app)
+app.command()(cli_in_place.remove)
 cli_check.register(app)
 cli_estimate.register(app)
 cli_facts.register(facts_app)

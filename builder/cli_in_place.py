@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from builder import installed_record
 from builder.cli_output import print_data
 from builder.errors import StaleLockError, UsageError
 from builder.installed_record import Changes
+from builder.place import Place, marker
 
 if TYPE_CHECKING:
     from builder.catalog import Catalog
@@ -94,9 +98,38 @@ def export(
     if not done.differences:
         print_data("no differences: every package is locked in the version that is installed")
         return
-    print_data(f"{len(done.differences)} differences between {where} and the lock:")
+    count = "1 difference" if len(done.differences) == 1 else f"{len(done.differences)} differences"
+    print_data(f"{count} between {where} and the lock:")
     for text in done.differences:
         print_data(f"  {text}")
+
+
+def remove(
+    prefix: Annotated[Path, typer.Option("--prefix", metavar="DIR", help="an environment that torchproof made")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
+) -> None:
+    """Remove an environment in place, with all that lies beside it. Nothing that torchproof did not make is touched."""
+    place = Place(Path(os.path.abspath(prefix)))  # noqa: PTH100 - a link is kept as it is
+    place.refuse_removal()
+    current = place.current()
+    what = "what a removal left that was cut off"
+    if current is not None:
+        found = marker(current)
+        level = found.get("level")
+        proven = f"proven {level}" if level and level != "none" else "built, not proven"
+        what = f"{found.get('image_id', 'an unfinished environment')}, {proven}"
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UsageError(
+                "not-confirmed",
+                f"{prefix} is not removed",
+                because=("nobody is here to ask",),
+                hint="say it with --yes",
+            )
+        typer.confirm(f"remove {prefix} ({what})?", abort=True, err=True)
+    with place.held():
+        place.remove()
+    print_data(f"{prefix} is removed: {what}")
 
 
 def wanted_engine(

@@ -14,6 +14,7 @@ from packaging.utils import canonicalize_name
 
 from builder import adopted, installed
 from builder.errors import UsageError
+from builder.inputs import names
 from builder.lockfile import LockedConda
 
 # What installs is no part of what was installed.
@@ -32,12 +33,15 @@ class Held:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Existing:
-    """`conda` are the packages of conda that are no Python packages, with the interpreter; empty outside conda."""
+    """`conda` are the packages of conda that are no Python packages, with the interpreter; empty outside conda.
+    `libraries` are those of a list, which tells too little to lock them.
+    """
 
     where: str
     python: str | None
     packages: tuple[Held, ...]
     conda: tuple[LockedConda, ...] = ()
+    libraries: tuple[str, ...] = ()
     unread: tuple[str, ...] = field(default=())
 
 
@@ -147,27 +151,43 @@ def _of_freeze(text: str, where: str) -> Existing:
 
 
 def _of_conda_list(text: str, where: str) -> Existing:
-    """The table of `conda list`, or its `--export`. It does not tell which packages are Python's: what has a wheel of
-    the same name and version is one, what has none is listed as a difference.
+    """The table of `conda list`, its `--export` or its `--explicit`. A build string that names a Python is that of a
+    Python package, for which the wheel is taken; the rest are libraries, and are told: a name of theirs may be another
+    project's on the index.
     """
     python = None
     packages: dict[str, Held] = {}
+    libraries: list[str] = []
     unread: list[str] = []
     for raw in text.splitlines():
         line = raw.strip()
-        if not line or line.startswith("#"):
+        if not line or line.startswith(("#", "@EXPLICIT")):
             continue
-        parts = line.split("=") if re.fullmatch(r"[^\s=]+=[^\s=]+=[^\s=]+", line) else line.split()
-        if len(parts) < 3 or "://" in line:
+        found = _of_line(line)
+        if found is None:
             unread.append(line)
             continue
-        name, version, build = parts[:3]
-        if name == "python":
+        name, version, build = found
+        if build == "pypi":
+            packages[canonicalize_name(name)] = Held(name=canonicalize_name(name), version=version)
+        elif name == "python":
             python = ".".join(version.split(".")[:2])
-            continue
-        is_pip = build.startswith("pypi") or parts[-1] == "pypi"
-        why = None if is_pip else "conda's build, for which the wheel of the same version is taken"
-        name = canonicalize_name(name)
-        packages[name] = Held(name=name, version=version, origin=why)
+        elif "py" in build:
+            name = names.of_conda(name)
+            why = "conda's build, for which the wheel of the same version is taken"
+            packages.setdefault(name, Held(name=name, version=version, origin=why))
+        else:
+            libraries.append(f"{name} {version}")
     held = tuple(packages[name] for name in sorted(packages))
-    return Existing(where=where, python=python, packages=held, unread=tuple(unread))
+    return Existing(where=where, python=python, packages=held, libraries=tuple(libraries), unread=tuple(unread))
+
+
+def _of_line(line: str) -> tuple[str, str, str] | None:
+    """Name, version and build; `pypi` stands for the build of what pip installed."""
+    if archive := re.fullmatch(r"\S+/([^/\s]+)-([^-/\s]+)-([^-/\s]+)\.(?:conda|tar\.bz2)(?:#\S+)?", line):
+        return archive[1], archive[2], archive[3]
+    parts = line.split("=") if re.fullmatch(r"[^\s=]+=[^\s=]+=[^\s=]+", line) else line.split()
+    if len(parts) < 3 or "://" in parts[0]:
+        return None
+    is_pip = parts[2].startswith("pypi") or parts[-1] == "pypi"
+    return parts[0], parts[1], "pypi" if is_pip else parts[2]

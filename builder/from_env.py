@@ -165,6 +165,8 @@ def _differences(existing: Existing, held: Mapping[str, Held], draft: _Draft, lo
             found.append(f"{name} {have.version}: {package.origin}")
     more = sorted(set(locked) - set(held) - INSTALLERS)
     found += [f"{name} {locked[name].version} is in the lock and not installed" for name in more]
+    why = "a library of conda's; where it is needed, `conda.packages` of the spec names it"
+    found += [f"{text} is not in the lock: {why}" for text in existing.libraries]
     found += [f"not understood: {text}" for text in existing.unread]
     return found
 

@@ -15,6 +15,7 @@ import fcntl
 import json
 import os
 import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -54,7 +55,8 @@ class Place:
             return
         what = f"`{image_id}` is not built into {prefix}"
         strange = "that folder has something in it which torchproof did not make"
-        hint = "name another folder; or prove what is there, as it is, with `--adopt`"
+        hint = "name another folder; or install the files of `torchproof render --format conda` there yourself, and "
+        hint += "prove what is there with `--adopt`"
         if base := base_reason(prefix):
             raise UsageError("base-environment", what, because=(strange, base), hint=hint)
         raise UsageError("prefix-not-ours", what, because=(strange,), hint=hint)
@@ -97,8 +99,23 @@ class Place:
             link.replace(self.prefix)
         self.clean(folder)
 
+    def refuse_removal(self) -> None:
+        """What torchproof did not make is not removed by it, nor is what it runs in."""
+        what = f"{self.prefix} is not removed"
+        current = self.current()
+        if current is None and not (self.store / "lock").is_file():
+            strange = "there is no such folder"
+            if self.prefix.exists() or self.prefix.is_symlink():
+                strange = "torchproof did not make it"
+            raise UsageError("prefix-not-ours", what, because=(strange,))
+        if current is not None and Path(os.path.realpath(sys.prefix)).is_relative_to(os.path.realpath(current)):
+            raise UsageError("prefix-in-use", what, because=("this torchproof runs in it",))
+
     def remove(self) -> None:
+        """The name goes first, so that no half of an environment has it. Called again, it ends what was cut off."""
         if self.current() is None:
+            if not self.prefix.exists() and not self.prefix.is_symlink():
+                shutil.rmtree(self.store, ignore_errors=True)
             return
         if self.prefix.is_symlink():
             self.prefix.unlink()

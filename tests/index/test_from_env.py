@@ -149,19 +149,54 @@ def test_pip_freeze_needs_the_python_to_be_said(world: World, tmp_path: Path) ->
     assert "not understood: what is this" in told
 
 
-def test_conda_list_tells_its_python(world: World, tmp_path: Path) -> None:
-    table = tmp_path / "list.txt"
-    table.write_text(
-        "# packages in environment at /opt/conda:\n#\n# Name  Version  Build  Channel\n"
-        f"python {SERIES}.7 h1_0 conda-forge\n"
-        "numpy 2.2.0 py311_0 conda-forge\ntorch 2.6.0+cpu pypi_0 pypi\nlibgomp 14.1 h2_0 conda-forge\n",
-        encoding="utf-8",
-    )
-    done = world.export(table)
+TABLE = f"""\
+# packages in environment at /opt/conda:
+#
+# Name  Version  Build  Channel
+python {SERIES}.7 h1_0 file:///srv/channel
+numpy 2.2.0 py311_0 conda-forge
+torch 2.6.0+cpu pypi_0 pypi
+libgomp 14.1 h2_0 conda-forge
+what is
+"""
+EXPORT = f"""\
+# platform: linux-64
+python={SERIES}.7=h1_0
+numpy=2.2.0=py311_0
+torch=2.6.0+cpu=pypi_0
+libgomp=14.1=h2_0
+what is
+"""
+
+
+@pytest.mark.parametrize("text", [TABLE, EXPORT], ids=["table", "export"])
+def test_conda_list_tells_its_python(world: World, tmp_path: Path, text: str) -> None:
+    listed = tmp_path / "list.txt"
+    listed.write_text(text, encoding="utf-8")
+    done = world.export(listed)
     assert done.lock.python == SERIES
     told = "\n".join(done.differences)
     assert "numpy 2.2.0: conda's build" in told
-    assert "libgomp 14.1 is not in the lock: 14.1 is gone from the index" in told
+    assert "not understood: what is" in told
+    # A library is no project of the index that happens to have its name.
+    assert "libgomp 14.1 is not in the lock: a library of conda's" in told
+    assert done.lock.package("libgomp") is None
+
+
+def test_explicit_list_of_a_conda_environment_is_read(tmp_path: Path) -> None:
+    """It has no packages of pip's. What conda calls pytorch is torch."""
+    listed = tmp_path / "list.txt"
+    where = "https://conda.example/forge/linux-64"
+    names = (
+        "python-3.11.9-h1_0.conda",
+        "pytorch-2.5.1-py3.11_cuda12.4_cudnn9.1.0_0.tar.bz2",
+        "libgomp-14.1-h2_0.conda",
+    )
+    text = "".join(f"{where}/{name}#{'0' * 32}\n" for name in names)
+    listed.write_text(f"# platform: linux-64\n@EXPLICIT\n{text}", encoding="utf-8")
+    found = existing.read(listed, {})
+    assert [(held.name, held.version) for held in found.packages] == [("torch", "2.5.1")]
+    assert (found.python, found.libraries, found.unread) == ("3.11", ("libgomp 14.1",), ())
 
 
 def test_environment_without_torch_is_none_of_ours(world: World, tmp_path: Path) -> None:
