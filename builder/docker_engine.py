@@ -11,8 +11,8 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -216,12 +216,13 @@ class DockerEngine:
     @contextmanager
     def saved(self, image: BuiltImage) -> Iterator[IO[bytes]]:
         """The engine puts the layers together in its own folder first, so the first byte takes a while."""
-        with _engine_errors(f"save {image.reference}"):
-            chunks = self._client.api.get_image(image.digest, chunk_size=2**20)
-            try:
-                yield io.BufferedReader(ChunkStream(chunks), 2**20)
-            finally:
-                chunks.close()
+
+        def chunks() -> Generator[bytes]:
+            with _engine_errors(f"save {image.reference}"):
+                yield from self._client.api.get_image(image.digest, chunk_size=2**20)
+
+        with closing(chunks()) as found:
+            yield io.BufferedReader(ChunkStream(found), 2**20)
 
     @contextmanager
     def session(

@@ -40,8 +40,11 @@ def run(
     try:
         with engine.saved(image) as stream:
             saved = layers.read(stream)
-    except (TorchproofError, layers.UnreadableError) as error:
-        return _not_read(image, str(error).strip(), "image-not-read", budget_bytes)
+    except TorchproofError as error:
+        why = ": ".join(text for text in (error.what, error.detail) if text)
+        return _not_read(image, why, "image-not-read", budget_bytes)
+    except layers.UnreadableError as error:
+        return _not_read(image, str(error), "image-not-read", budget_bytes)
     seconds = round(time.monotonic() - started, 3)
     told = described(lock, saved)
     first = secrets(saved).model_copy(update={"seconds": seconds})

@@ -79,6 +79,7 @@ def test_an_image_that_is_gone_is_errored(engine: DockerEngine, project: Any) ->
     image = project.build(LABELS)
     found = checks(engine, replace(image, digest="sha256:" + "0" * 64))
     assert codes(found) == dict.fromkeys(("image.secrets", "image.leftovers", "image.labels"), "image-not-read")
+    assert "the Docker engine refuses to save torchproof/sample" in found["image.secrets"].message
     assert found["image.size"].code == "not-applicable"
 
 
