@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from packaging.requirements import Requirement as PackagingRequirement
+
+from builder.catalog_rows.onnxruntime import OnnxRuntimeGpu
 from builder.cell_rules import Candidate, numpy_bounds, provider_of
 from builder.resolution import Choice, Requirement
 from builder.spec import AUTO
@@ -25,6 +28,7 @@ def requirements_of(c: Candidate) -> tuple[Requirement, ...]:
         found.append(
             Requirement(text=f"onnxruntime-gpu=={c.onnxruntime_gpu.version}", because=(c.onnxruntime_gpu.fact,))
         )
+        found += _libraries(c, c.onnxruntime_gpu, asked)
     if c.cell.onnxruntime != "none":
         found.append(Requirement(text=_pinned("onnxruntime", c.cell.onnxruntime)))
     found += _exporter(c, asked)
@@ -68,6 +72,17 @@ def _exporter(c: Candidate, asked: dict[str, str]) -> list[Requirement]:
         because = (export.fact,) if floor is None else (export.fact, floor.fact)
         found.append(Requirement(text=text, because=because))
     return found
+
+
+def _libraries(c: Candidate, runtime: OnnxRuntimeGpu, asked: dict[str, str]) -> list[Requirement]:
+    """CUDA libraries that the runtime loads and this torch does not ask for: without them it would run on the CPU."""
+    if c.variant != c.release.default_variant(c.cell.arch):
+        return []  # what the build of another CUDA asks for is not in the facts
+    return [
+        Requirement(text=text, because=(runtime.cuda_package_fact(library),))
+        for library, text in runtime.cuda_packages.items()
+        if c.release.brings(library) is False and PackagingRequirement(text).name not in asked
+    ]
 
 
 def _bounds(c: Candidate) -> list[Requirement]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, cast
 
@@ -63,3 +64,9 @@ def codes(texts: Iterable[str] | None) -> tuple[GpuCode, ...] | None:
 def span(items: Sequence[object]) -> str:
     """`a..z`, or the items themselves where there are at most two."""
     return f"{items[0]}..{items[-1]}" if len(items) > 2 else ", ".join(map(str, items)) or "none"
+
+
+def cuda_library(package: str) -> str:
+    """`nvidia-cuda-runtime-cu12` -> `cudart`: the name of its part in the package cuda-toolkit."""
+    short = re.sub(r"-cu\d+$", "", package.removeprefix("nvidia-").removeprefix("cuda-"))
+    return {"runtime": "cudart"}.get(short, short)

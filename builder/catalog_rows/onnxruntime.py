@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import date
 from functools import cached_property
 
+from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from builder.catalog_rows.base import Arch, Raw, Row, codes, pythons, span
+from builder.catalog_rows.base import Arch, Raw, Row, codes, cuda_library, pythons, span
 from builder.versions import ComputeCapability, CudaVersion, GlibcVersion, GpuCode, PythonVersion, best_code
 
 
@@ -156,6 +157,17 @@ class OnnxRuntimeGpu(Row):
     def extras(self) -> dict[str, tuple[str, ...]]:
         """Extra -> requirements."""
         return {name: tuple(requirements) for name, requirements in self._pypi.get("extras", {}).items()}
+
+    @property
+    def cuda_packages(self) -> dict[str, str]:
+        """Library -> requirement of the CUDA libraries that it loads, as far as its extra `cuda` names them."""
+        texts = self.extras.get("cuda", ())
+        if self.is_extra_installable("cuda") is False:  # 1.27.0 puts a suffix of CUDA 12 behind them
+            texts = tuple(text.replace("-cu13", "") for text in texts)
+        return {cuda_library(Requirement(text).name): text for text in texts}
+
+    def cuda_package_fact(self, library: str) -> str:
+        return self.cite(f"onnxruntime-gpu {self.version} loads {library}: its extra `cuda` asks for the package")
 
     def is_extra_installable(self, extra: str) -> bool | None:
         """None: there is no such extra."""

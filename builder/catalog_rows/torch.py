@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import date
 from functools import cached_property
 
+from packaging.requirements import Requirement as PackagingRequirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from builder.catalog_rows.base import Arch, Raw, Row, codes, pythons, span
+from builder.catalog_rows.base import Arch, Raw, Row, codes, cuda_library, pythons, span
 from builder.catalog_rows.torch_parts import COMPANIONS, Abi, Companion, CompanionName, Features, OnnxExport
 from builder.versions import (
     ComputeCapability,
@@ -240,6 +241,17 @@ class TorchRelease(Row):
     def nvidia_requirements(self) -> tuple[str, ...]:
         """Requirements with markers, as the metadata writes them."""
         return tuple(self._raw["nvidia_requirements"])
+
+    def brings(self, library: str) -> bool | None:
+        """Whether the default build asks for the package of a CUDA library, such as `curand`.
+
+        None: not known. Before 2.0 libraries lie inside the wheel.
+        """
+        if not self.nvidia_requirements or self.version < Version("2.0"):
+            return None
+        parsed = [PackagingRequirement(text) for text in self.nvidia_requirements]
+        parts = {extra for each in parsed if each.name == "cuda-toolkit" for extra in each.extras}
+        return library in {*parts, *(cuda_library(each.name) for each in parsed)}
 
     @cached_property
     def setuptools_requirement(self) -> SpecifierSet | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
@@ -101,6 +102,36 @@ def libraries_match(o: Outcome) -> Iterator[Finding]:
     else:
         says = f"there is no CUDA {row.cuda_major}: {name}"
         yield finding("onnxruntime-cuda", "error", chosen.title, because, says, tries=tries)
+
+
+def libraries_are_brought(o: Outcome) -> Iterator[Finding]:
+    """Since 2.15 torch asks for fewer CUDA libraries: what only the runtime loads no longer comes with it."""
+    pair = _row(o)
+    torch, release = o.torch, o.torch_release
+    if pair is None or torch is None or release is None or o.is_conda(pair[0]):
+        return
+    chosen, row = pair
+    base = o.env.base
+    if (
+        "cuda" in (chosen.request.extras if chosen.request else ())
+        or torch.variant is None
+        or torch.variant != release.default_variant(o.arch)
+        or _fits(_Libraries("", o.torch_toolkit or CudaVersion((0, 0)), None), row) is False
+        or (base is not None and base.toolkit is not None and base.flavor != "base")
+    ):
+        return
+    for library, text in row.cuda_packages.items():
+        package = Requirement(text)
+        if release.brings(library) is not False or package.name in o.packages:
+            continue
+        yield finding(
+            "onnxruntime-library",
+            "error",
+            chosen.title,
+            [chosen.says, row.cuda_package_fact(library), f"{torch.says}, which asks for no {package.name}"],
+            f"there is no lib{library}: {NAME} {chosen.version} {_FALLS_BACK}",
+            tries=[Change("add", package.name, str(package.specifier))],
+        )
 
 
 def _fits(have: _Libraries, row: OnnxRuntimeGpu) -> bool | None:
@@ -360,6 +391,7 @@ def exporter_has_onnxscript(o: Outcome) -> Iterator[Finding]:
 RULES = (
     one_runtime,
     libraries_match,
+    libraries_are_brought,
     runtime_covers_gpus,
     driver_meets_runtime,
     extra_is_installable,

@@ -79,6 +79,22 @@ def test_each_choice_names_facts_with_their_source() -> None:
     assert {choice.subject for choice in resolution.choices} >= {"torch", "variant", "python", "base", "torchvision"}
 
 
+@pytest.mark.parametrize(
+    ("axes", "added"),
+    [
+        ("torch: 2.15.0, onnxruntime-gpu: 1.31.1", ["nvidia-curand~=10.0"]),
+        ("torch: 2.15.0, onnxruntime-gpu: 1.27.0", ["nvidia-curand~=10.0"]),  # its own extra names it with -cu13
+        ("torch: 2.15.0, onnxruntime-gpu: 1.31.1, packages: {nvidia-curand: 10.4.0.35}", ["nvidia-curand==10.4.0.35"]),
+        ("torch: 2.14.1, onnxruntime-gpu: 1.31.1", []),
+        ("torch: 2.6.0, onnxruntime-gpu: auto", []),
+        ("torch: 2.15.0", []),
+    ],
+)
+def test_libraries_that_the_runtime_loads_and_torch_does_not_ask_for_are_added(axes: str, added: list[str]) -> None:
+    resolution = one(f"axes: {{{axes}, python: 3.12}}")
+    assert [each.text for each in resolution.requirements if each.text.startswith("nvidia-")] == added
+
+
 def test_builds_that_are_not_the_indexes_own_come_from_the_torch_index_only() -> None:
     resolution = one("axes: {torch: 2.6.0, variant: cu118, python: 3.11, packages: {torchvision: auto}}")
     by_name = {requirement.text.split("=")[0]: requirement for requirement in resolution.requirements}
