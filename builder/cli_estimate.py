@@ -216,8 +216,13 @@ def _fit(asked: _Asked, loop: TrainingLoop, gpu: str | None, as_json: bool) -> N
             "largest_batch": found.largest,
             "at_largest": found.at_largest.as_json() if found.at_largest else None,
             "changes": [
-                {"name": change.name, "harm": change.harm, "estimate": change.estimate.as_json()}
-                for change in found.changes
+                {
+                    "name": change.name,
+                    "harm": change.harm,
+                    "verdict": change.estimate.verdict,
+                    "estimate": change.estimate.as_json(),
+                }
+                for change in found.tried
             ],
         }
         print_data(json.dumps(document, indent=2))

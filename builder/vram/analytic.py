@@ -78,15 +78,16 @@ def analytic(arch: Architecture, loop: TrainingLoop) -> Analytic:
 
 
 def trained_parameters(arch: Architecture, loop: TrainingLoop, counted: Parameters) -> tuple[int, int]:
-    """(parameters with a gradient, parameters of LoRA adapters)."""
+    """(parameters with a gradient, parameters of LoRA adapters). BERT's pooler belongs to its backbone."""
+    pooler = arch.hidden * (arch.hidden + 1) if arch.family == "bert" else 0
     if loop.lora_rank:
         layers_ = arch.layers + 2 * arch.decoder_layers
         adapters = layers_ * loop.lora_rank * (layers.LORA_PRODUCTS * arch.hidden + arch.inner + arch.kv_inner)
-        # peft keeps a classifier's own head trained beside the adapters; BERT's pooler is no part of it.
-        pooler = arch.hidden * (arch.hidden + 1) if arch.family == "bert" else 0
+        # peft keeps a classifier's own head trained beside the adapters.
         return adapters + (counted.head - pooler if arch.head(loop.head) == "classifier" else 0), adapters
     if loop.frozen == "backbone":
-        return counted.head, 0
+        has_pooler = arch.head(loop.head) in ("classifier", "pretraining", "base")
+        return counted.head - (pooler if has_pooler else 0), 0
     if loop.frozen == "embeddings":
         return counted.total - counted.embeddings, 0
     return counted.total, 0
@@ -136,15 +137,23 @@ def _static(arch: Architecture, loop: TrainingLoop, counted: Parameters, trained
         gradients=w * trained,
         state=state if loop.steps > 1 else 0,
         state_temporary=temporary + (0 if loop.steps > 1 else state),
-        # Autocast caches copies of weights that need a gradient only; a frozen backbone's die at once.
-        half_copies=2 * (trained if loop.frozen == "backbone" else counted.in_products + adapters)
-        if loop.is_autocast
-        else 0,
+        half_copies=2 * _copied(counted, loop, trained, adapters, is_shared, arch) if loop.is_autocast else 0,
         extra_tables=tables * w * arch.vocab * arch.hidden,
         last_gradients=0
         if trained != counted.total
         else w * (counted.layers // (arch.layers + arch.decoder_layers) + (0 if is_shared else counted.embeddings)),
     )
+
+
+def _copied(
+    counted: Parameters, loop: TrainingLoop, trained: int, adapters: int, is_shared: bool, arch: Architecture
+) -> int:
+    """Weights with a half copy. Autocast caches those that need a gradient; a frozen backbone's die at once, except for
+    the table that a trained head ends in, which the gradient of its input needs.
+    """
+    if loop.frozen == "backbone":
+        return trained + (arch.vocab * arch.hidden if is_shared else 0)
+    return counted.in_products + adapters
 
 
 def _blocks(arch: Architecture, loop: TrainingLoop) -> list[tuple[int, Kept]]:

@@ -13,6 +13,8 @@ Estimator = Callable[[TrainingLoop], VramEstimate]
 # A batch beyond this is no training step that anyone runs on one card; it ends the search for tiny models.
 MOST = 1 << 16
 LEAST_SEQ = 64
+# Of adapters that are proposed where no change of the loop is enough (the default of peft's LoraConfig).
+ADAPTER_RANK = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +29,23 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """`largest` is 0 where not even one sample fits. `changes` are those that fit, least harmful first."""
+    """`largest` is 0 where not even one sample fits. `tried`: all, least harmful first; `changes`: those that fit."""
 
     asked: VramEstimate
     largest: int
     at_largest: VramEstimate | None
-    changes: tuple[Change, ...]
+    tried: tuple[Change, ...]
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        return tuple(change for change in self.tried if change.estimate.verdict == "fits")
 
 
 def fit(loop: TrainingLoop, estimate: Estimator) -> Fit:
     asked = estimate(loop)
     largest, best = largest_batch(loop, estimate, start=asked)
-    changes = () if asked.verdict == "fits" else tuple(_changes(loop, estimate))
-    return Fit(asked, largest, best, changes)
+    tried = () if asked.verdict == "fits" else tuple(_tried(loop, estimate))
+    return Fit(asked, largest, best, tried)
 
 
 def largest_batch(
@@ -67,15 +73,11 @@ def largest_batch(
     return fitting
 
 
-def _changes(loop: TrainingLoop, estimate: Estimator) -> Iterator[Change]:
-    """Each kind of change by itself first, in the order of harm; then all of them one on top of the other."""
-    found_one = False
-    for name, harm, changed in _alone(loop, estimate):
-        result = estimate(changed)
-        if result.verdict == "fits":
-            found_one = True
-            yield Change(name, harm, changed, result)
-    if not found_one:
+def _tried(loop: TrainingLoop, estimate: Estimator) -> Iterator[Change]:
+    """Each kind of change by itself, in the order of harm; where none is enough, one on top of the other."""
+    alone = [Change(name, harm, changed, estimate(changed)) for name, harm, changed in _alone(loop, estimate)]
+    yield from alone
+    if not any(change.estimate.verdict == "fits" for change in alone):
         yield from _together(loop, estimate)
 
 
@@ -91,26 +93,35 @@ def _alone(loop: TrainingLoop, estimate: Estimator) -> Iterator[tuple[str, str, 
         yield "half precision: bf16 autocast", "a little less exact", loop.with_(precision="bf16")
     if not loop.checkpointing:
         yield "gradient checkpointing", "same result, about a third slower", loop.with_(checkpointing=True)
-    shorter = loop.seq // 2
-    while shorter >= LEAST_SEQ:
-        changed = loop.with_(seq=shorter)
-        if estimate(changed).verdict == "fits":
-            yield f"sequence {shorter} instead of {loop.seq}", "longer texts are cut", changed
-            break
-        shorter //= 2
+    shorter = _shorter(loop, estimate)
+    if shorter is not None:
+        yield f"sequence {shorter.seq} instead of {loop.seq}", "longer texts are cut", shorter
     if loop.optimizer in ("adamw", "adamw-single", "adamw-fused", "adam"):
         yield "8-bit optimizer states (bitsandbytes)", "noise in the updates", loop.with_(optimizer="adam8bit")
 
 
+def _shorter(loop: TrainingLoop, estimate: Estimator) -> TrainingLoop | None:
+    """The longest half, quarter ... that fits, else the shortest; None where nothing is left to cut."""
+    changed = None
+    shorter = loop.seq // 2
+    while shorter >= LEAST_SEQ:
+        changed = loop.with_(seq=shorter)
+        if estimate(changed).verdict == "fits":
+            break
+        shorter //= 2
+    return changed
+
+
 def _accumulated(loop: TrainingLoop, estimate: Estimator) -> TrainingLoop | None:
-    """The fewest parts of equal size that fit."""
+    """The fewest parts of equal size that fit, else single samples; None for a batch of one."""
+    changed = None
     for parts in range(2, loop.batch + 1):
         if loop.batch % parts:
             continue
         changed = loop.with_(batch=loop.batch // parts, accumulation=loop.accumulation * parts)
         if estimate(changed).verdict == "fits":
-            return changed
-    return None
+            break
+    return changed
 
 
 def _together(loop: TrainingLoop, estimate: Estimator) -> Iterator[Change]:
@@ -130,3 +141,9 @@ def _together(loop: TrainingLoop, estimate: Estimator) -> Iterator[Change]:
         if result.verdict == "fits":
             yield Change(" + ".join(names), "all of them together", changed, result)
             return
+    if not loop.lora_rank:
+        adapters = smallest.with_(precision="bf16-pure", lora_rank=ADAPTER_RANK, checkpointing=True)
+        result = estimate(adapters)
+        if result.verdict == "fits":
+            name = f"LoRA rank {ADAPTER_RANK} on bf16 weights + accumulation + gradient checkpointing"
+            yield Change(name, "trains adapters, not the model", adapters, result)

@@ -26,7 +26,7 @@ def text(found: VramEstimate) -> str:
         f"  {loop_line(found)}",
         f"  {layer_line(found)}",
         "",
-        f"At the peak of allocated memory ({found.moment}):",
+        f"At the peak of allocated memory ({moment(found.moment)}):",
     ]
     width = max(len(name) for name in found.terms)
     total = sum(found.terms.values())
@@ -43,6 +43,15 @@ def text(found: VramEstimate) -> str:
         lines += ["", f"{found.card.name}, {gib(found.card.total)}: {VERDICTS[found.verdict]}"]
     lines += [f"note: {note}" for note in found.notes]
     return "\n".join(lines) + "\n"
+
+
+def moment(phase: str) -> str:
+    """`forward 2.3` of a trace is the third part of the second step."""
+    name, _, number = phase.rpartition(" ")
+    step, _, part = number.partition(".")
+    if not name or not step.isdigit():
+        return phase
+    return f"{name} of step {step}" + (f", part {part}" if part else "")
 
 
 def loop_line(found: VramEstimate) -> str:
@@ -94,15 +103,15 @@ def fit_text(found: Fit) -> str:
     verdict = VERDICTS[asked.verdict or "does-not-fit"]
     lines.append(f"batch {asked.loop.batch} {verdict}: {gib(asked.driver.value)} in the driver's view")
     lines.append("")
-    if not found.changes:
-        lines.append("no change of the loop makes it fit; take a larger card")
-    else:
-        lines.append("what makes it fit, least harm first:")
-        width = max(len(change.name) for change in found.changes)
-        lines += [
-            f"  {change.name:<{width}}  {gib(change.estimate.driver.value):>10}  {change.harm}"
-            for change in found.changes
-        ]
+    lines.append(
+        "changes, least harm first:" if found.changes else "no change of the loop makes it fit; take a larger card"
+    )
+    width = max((len(change.name) for change in found.tried), default=0)
+    lines += [
+        f"  {change.name:<{width}}  {gib(change.estimate.driver.value):>10}  "
+        f"{VERDICTS[change.estimate.verdict or 'does-not-fit']:<17}  {change.harm}"
+        for change in found.tried
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -29,8 +29,8 @@ def smallest_cards(model: Model, loop: TrainingLoop, catalog: Catalog, *, count:
     layer: Layer | None = "analytic" if model.architecture is not None else None
     found: list[tuple[int, int, Fitting]] = []
     for order, gpu in enumerate(reversed(catalog.gpus())):
-        if gpu.kind == "embedded":
-            continue  # shares its memory with the host
+        if gpu.kind == "embedded" or gpu.host == "aarch64":
+            continue  # shares its memory with the host, or is sold with an ARM processor only
         for size in gpu.vram_gib:
             name = gpu.name if len(gpu.vram_gib) == 1 else f"{gpu.name} {size}GB"
             judged = estimate(model, loop, offsets.card(name, catalog), layer=layer)

@@ -146,6 +146,46 @@ def test_the_closed_form_over_loops(changes: Any, size: Any) -> None:
     assert closed == pytest.approx(replay(traced.trace(model, asked)).peak_allocated, rel=0.06)
 
 
+WIDE_HEADS = {"hidden": 1024, "layers": 4, "heads": 4, "intermediate": 2816, "vocab": 32001}
+ODD: list[tuple[str, dict[str, int], dict[str, Any]]] = [
+    ("bert-base", {"layers": 4}, {"seq": 1, "batch": 3}),
+    ("bert-base", {"layers": 4, "vocab": 30001}, {"head": "mlm", "seq": 200, "batch": 13}),
+    ("bert-base", {"layers": 4}, {"batch": 512, "seq": 64, "attention": "eager"}),
+    ("bert-base", {"layers": 4}, {"mask": "padded", "seq": 512, "precision": "fp32"}),
+    ("bert-base", {"layers": 4}, {"mask": "padded", "seq": 512, "checkpointing": True}),
+    ("bert-base", {"layers": 4}, {"head": "mlm", "frozen": "backbone"}),
+    ("bert-base", {"layers": 4}, {"head": "mlm", "outputs": "dropped", "batch": 32}),
+    ("no dropout", {"layers": 4}, {"seq": 256}),
+    ("roberta-base", {"layers": 4}, {"lora_rank": 8, "checkpointing": True, "batch": 32, "seq": 256}),
+    ("gpt2", {"layers": 4}, {"outputs": "loop", "seq": 512}),
+    ("gpt2", {"layers": 4}, {"head": "classifier", "seq": 512}),
+    ("t5-small", {}, {"target_seq": 16, "seq": 512, "attention": "eager"}),
+    ("flan-t5-small", {}, {"precision": "fp16-pure", "batch": 16}),
+    ("flan-t5-small", {}, {"lora_rank": 64, "checkpointing": True}),
+    ("vit-base", {"layers": 4}, {"checkpointing": True, "batch": 32, "precision": "fp32"}),
+    ("llama", WIDE_HEADS, {"seq": 512, "attention": "eager", "precision": "bf16"}),
+    ("llama", WIDE_HEADS, {"seq": 512, "checkpointing": True, "precision": "bf16"}),
+    ("mistral", WIDE_HEADS, {"seq": 200, "head": "classifier", "precision": "bf16-pure"}),
+    ("qwen2.5-0.5b", {"layers": 4}, {"seq": 256, "lora_rank": 8, "optimizer": "adam8bit"}),
+    ("smollm2-135m", {"layers": 4}, {"seq": 128, "optimizer": "adafactor-hf", "precision": "bf16-pure"}),
+]
+
+
+@pytest.mark.parametrize(("name", "sizes", "changes"), ODD, ids=str)
+def test_the_closed_form_where_few_look(name: Any, sizes: Any, changes: Any) -> None:
+    """Lengths of one, odd vocabularies, wide heads, shared keys, no dropout, adapters over checkpoints."""
+    if name == "no dropout":
+        config = {**find("bert-base", **sizes).config, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+        model = models.from_config(config)
+    else:
+        model = find(name, **sizes)
+    asked = loop(**changes)
+    found = traced.trace(model, asked)
+    closed = analytic(model.architecture, asked)
+    assert (closed.parameters, closed.trained) == (found.parameters, found.trained)
+    assert closed.peak_bytes == pytest.approx(replay(found).peak_allocated, rel=0.06)
+
+
 # --- rules about CUDA: each is switched off once
 
 

@@ -319,9 +319,19 @@ def test_changes_come_in_the_order_of_harm(catalog: Catalog) -> None:
     assert all(change.estimate.verdict == "fits" for change in found.changes)
     accumulated = found.changes[0].loop
     assert accumulated.batch * accumulated.accumulation == 64
+    tried = [change.name.split(":")[0].split(" ")[0] for change in found.tried]
+    assert tried == order, "a change that is not enough is told with its numbers too"
+    assert "does not fit" in report.fit_text(found)
 
 
-@pytest.mark.parametrize(("gpu", "fits"), [("RTX 3090", True), ("RTX 3060 8GB", False)])
+def test_adapters_where_no_change_of_the_loop_is_enough(catalog: Catalog) -> None:
+    model, card = models.find("llama-2-7b", catalog), offsets.card("RTX 3090", catalog)
+    found = fit.fit(loop(batch=4, seq=512), lambda changed: estimate(model, changed, card, layer="analytic"))
+    assert [change.loop.lora_rank for change in found.changes] == [fit.ADAPTER_RANK]
+    assert found.largest == 0
+
+
+@pytest.mark.parametrize(("gpu", "fits"), [("RTX 3090", True), ("GTX 1050 2GB", False)])
 def test_a_model_that_needs_every_change_or_a_larger_card(catalog: Catalog, gpu: str, fits: bool) -> None:
     model, card = models.find("tinyllama", catalog), offsets.card(gpu, catalog)
     asked = loop(batch=8, seq=2048, precision="fp32")
