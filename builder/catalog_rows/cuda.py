@@ -108,8 +108,10 @@ class GenerationDrivers(Row):
 
     @property
     def fact(self) -> str:
-        first, last = self.first_branch or "any", self.last_branch or "the newest"
-        return self.cite(f"{self.generation} is driven by branches {first} to {last}")
+        if self.last_branch is None:
+            return self.cite(f"{self.generation} is driven from branch {self.first_branch} on")
+        first = "" if self.first_branch is None else f"from branch {self.first_branch} "
+        return self.cite(f"{self.generation} is driven {first}up to branch {self.last_branch}")
 
 
 class CudaImage(Row):

@@ -276,6 +276,14 @@ class TorchRelease(Row):
     def glibc_floor(self) -> GlibcVersion:
         return self.abi.glibc_floor
 
+    def glibc_of(self, variant: CudaVariant | None, arch: Arch) -> tuple[GlibcVersion, str]:
+        """The floor of one build, and what tells it."""
+        newer = self._row["cuda_builds"].get("newer_glibc")
+        if arch == "x86_64" and newer is not None and variant is not None and variant.tag in newer["tags"]:
+            floor = GlibcVersion.parse(newer["floor"])
+            return floor, Row(newer).cite(f"torch {self.version} {variant} needs glibc {floor}")
+        return self.glibc_floor, self.abi.glibc_fact
+
     @cached_property
     def onnx_export(self) -> OnnxExport:
         return OnnxExport(self.version, self._row["onnx_export"])

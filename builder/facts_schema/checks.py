@@ -89,6 +89,7 @@ class SourceExtension(PackageHazard):
     needs_compiler: bool
     repositories: tuple[Text, ...] = ()  # last part of the address, in lower case, where it is not the package's name
     imports_torch: bool
+    own_architectures: bool = False  # its setup names the architectures itself where nothing says which
 
 
 class LibraryUser(PackageHazard):

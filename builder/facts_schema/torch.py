@@ -68,12 +68,21 @@ class NeverPublished(Sourced):
     tags: list[Variant]
 
 
+class NewerGlibc(Sourced):
+    tags: list[Variant]
+    floor: Glibc
+
+
 class TorchBuilds(Sourced):
-    """`unpublished`: builds that the tables of the wheel describe and that no index ever had."""
+    """`unpublished`: builds that the tables of the wheel describe and that no index ever had.
+
+    `newer_glibc`: builds that were made on a newer system than the default one of the release.
+    """
 
     tags: list[Variant]
     per_build: dict[Variant, TorchBuild]
     unpublished: NeverPublished | None = None
+    newer_glibc: NewerGlibc | None = None
 
 
 class Aarch64Archs(Sourced):

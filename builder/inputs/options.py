@@ -39,8 +39,8 @@ _OS = (
     (r"(?:amazon\s*linux|amzn|al)[\s:_-]*(2023|2)\b", "amazonlinux{}"),
     (
         (
-            r"(?:centos|rhel|red\s*hat[a-z ]*|(?:rocky|alma|oracle)\s*(?:linux)?|oraclelinux|ubi)"
-            r"[\s:_-]*(?:linux|stream)?[\s:_-]*v?(\d+)"
+            r"(?:centos|rhel|red\s*hat[a-z ]*|(?:rocky|alma|oracle|scientific)\s*(?:linux)?|oraclelinux|ubi)"
+            r"[\s:_-]*(?:linux|stream|server)?[\s:_-]*v?(\d+)"
         ),
         "rhel{}",
     ),
@@ -48,7 +48,7 @@ _OS = (
     (r"(?:sles|suse linux[a-z ]*)[\s:_-]*15[\s_-]*sp(\d)", "opensuse15.{}"),
     (r"openeuler[\s:_-]*(\d\d\.\d\d)", "openeuler{}"),
     (r"(alpine)", "{}"),
-    (r"\b(xenial|bionic|focal|jammy|noble|stretch|buster|bullseye|bookworm|trixie)\b", "{}"),
+    (r"\b(trusty|jessie|xenial|bionic|focal|jammy|noble|stretch|buster|bullseye|bookworm|trixie)\b", "{}"),
 )
 
 

@@ -333,9 +333,7 @@ def arch_list_is_set(o: Outcome) -> Iterator[Finding]:
         return
     last = o.catalog.hazards.row("singles", "arch-list-without-gpu")
     fails = torch.version.release[:2] <= Version(last.text("value")).release[:2]
-    names = {
-        build.hazard.package: build for build in _builds(o) if build.hazard.package not in {"deepspeed", "flash-attn"}
-    }
+    names = {build.hazard.package: build for build in _builds(o) if not build.hazard.get("own_architectures")}
     for build in filter(lambda each: _compiles(each.base), names.values()):
         if not _has_list(o, build.variables, build.step):
             yield _no_list(torch, build.says, build.hazard.package, last, "error" if fails else "warning", fails=fails)

@@ -126,6 +126,21 @@ def torch_is_known(o: Outcome) -> Iterator[Finding]:
             "what it needs is not known",
             is_unknown=True,
         )
+    elif torch.version is not None and o.catalog.torch_release(torch.version) is None and _asks_host(o):
+        first = min(release.version for release in o.catalog.torch_releases())
+        if torch.version < first:
+            yield finding(
+                "version-unknown",
+                "info",
+                torch.title,
+                [torch.says, f"the facts about builds begin with torch {first}"],
+                "what its builds need of the card, the driver and the system is not known",
+                is_unknown=True,
+            )
+
+
+def _asks_host(o: Outcome) -> bool:
+    return bool(o.gpus) or o.driver is not None or o.glibc is not None
 
 
 RULES = (options_are_read, wsl_host, mig_is_one_slice, shared_memory, torch_is_known)

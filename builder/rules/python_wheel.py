@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from packaging.version import Version
 
+from builder.catalog_rows.torch import CPU
 from builder.explain import joined
 from builder.outcome import Chosen, Outcome
 from builder.rules.base import Change, Finding, arch_words, finding, pythons_text
@@ -258,7 +259,7 @@ def glibc_meets_wheels(o: Outcome) -> Iterator[Finding]:
             continue  # torch brings it, and has the same floor
         floor, fact, is_only_way = None, "", True
         if chosen.name == "torch" and o.torch_release is not None:
-            floor, fact = o.torch_release.glibc_floor, o.torch_release.abi.glibc_fact
+            floor, fact = o.torch_release.glibc_of(chosen.variant, o.arch)
         else:
             package = o.catalog.packages.get(chosen.name)
             release = None if package is None else package.release(chosen.version)
@@ -304,6 +305,11 @@ def _glibc_tries(o: Outcome, chosen: Chosen) -> list[Change]:
         for release in o.catalog.torch_releases()
         if release.glibc_floor <= o.glibc and release.version < chosen.version
     ]
+    here = o.catalog.torch_release(chosen.version)
+    if here is not None and here.glibc_floor <= o.glibc:
+        default = here.default_variant(o.arch)
+        others = [build.variant for build in here.builds(o.arch) if build.variant not in {default, CPU}]
+        return [Change("variant", "torch", each.tag) for each in (default, *others) if each is not None]
     return [Change("pin", "torch", f"=={fits[0].version}")] if fits else []
 
 

@@ -84,13 +84,13 @@ def test_files_begin_as_generated_ones_and_name_no_address() -> None:
 
 def test_row_counts(catalog: Catalog) -> None:
     assert len(catalog.torch_releases()) == 42
-    assert len(catalog.gpus()) == 199
+    assert len(catalog.gpus()) == 214
     assert len(catalog.onnxruntime_gpu_releases()) == 38
     assert len(catalog.transformers_minors()) == 65
     assert len(catalog.transformers_releases()) == 172
     assert len(catalog.numpy_releases()) == 93
     assert len(catalog.toolkits()) == 28
-    assert len(catalog.distributions()) == 22
+    assert len(catalog.distributions()) == 25
     assert len(catalog.raw("cuda_images")["images"]) == 59
     assert len(catalog.raw("vram_measured")["points"]) == 162
     assert sorted(catalog.raw("platforms")["platforms"]) == ["autodl", "runpod", "vast"]
@@ -681,7 +681,7 @@ def test_an_overlay_adds_rows(catalog: Catalog, tmp_path: Path) -> None:
     gpu = more.gpu("rtx 9999")
     assert gpu is not None
     assert gpu.fact == "RTX 9999 has compute capability 14.0 (from-memory: a dream)"
-    assert len(more.gpus()) == 200
+    assert len(more.gpus()) == 215
     assert catalog.gpu("rtx 9999") is None
     assert more.digest != catalog.digest
     assert more.torch_release("2.6.0") is not None

@@ -240,6 +240,33 @@ def test_what_is_asked_and_not_understood_is_never_compatible(said: dict[str, An
     assert "option-not-read" in {found.code for found in document.findings}
 
 
+@pytest.mark.parametrize("said", [{"gpus": "T4"}, {"driver": "440.33.01"}, {"os": "CentOS 7"}])
+def test_torch_before_the_facts_is_unknown_where_the_host_matters(said: dict[str, Any]) -> None:
+    document = judged("torch==1.5.1", python="3.6", **said)
+    assert document.verdict == "unknown"
+    assert judged("torch==1.5.1", python="3.6").verdict == "compatible"
+
+
+@pytest.mark.parametrize(
+    "name", ["CentOS 6.8", "RHEL 6", "Scientific Linux 7.9", "Ubuntu 14.04", "Debian 8", "Oracle Linux Server 7.9"]
+)
+def test_systems_older_than_every_wheel(name: str) -> None:
+    assert "glibc-too-old" in codes("torch==2.8.0", python="3.10", os=name)
+
+
+def test_one_build_of_a_release_may_need_a_newer_system() -> None:
+    said = {"python": "3.10", "os": "CentOS 7.9"}
+    assert "glibc-too-old" not in codes("torch==2.6.0", **said)
+    (found,) = judged("torch==2.6.0+cu126", hints=True, **said).findings
+    assert (found.code, found.hint) == ("glibc-too-old", "take torch from the cu124 index")
+
+
+def test_a_setup_with_architectures_of_its_own_needs_no_list() -> None:
+    lines = BASE + "RUN pip install torch==2.1.2\nRUN pip install --no-build-isolation git+https://github.com/"
+    assert "arch-list-missing" not in codes(dockerfile=lines + "NVIDIA/apex.git\n")
+    assert "arch-list-missing" in codes(dockerfile=lines + "facebookresearch/detectron2.git\n")
+
+
 def test_torch_of_a_repository_is_unknown() -> None:
     assert judged("torch @ git+https://github.com/pytorch/pytorch", gpus="A100").verdict == "unknown"
 
