@@ -64,9 +64,11 @@ def base(project: Any) -> str:
     """Debian with the libraries that its Python is linked to, which the `libs` of a real channel would bring."""
     folder = project.folder / "libs"
     folder.mkdir()
-    linked = subprocess.run(["ldd", "/usr/bin/python3"], capture_output=True, text=True, check=True).stdout
-    for path in re.findall(r"=> (\S+/lib(?:expat|z)\.so\S*)", linked):
-        shutil.copy(path, folder)
+    modules = sorted(Path("/usr/lib").glob("python3.*/lib-dynload/*.so"))
+    linked = subprocess.run(["ldd", "/usr/bin/python3", *modules], capture_output=True, text=True, check=True).stdout
+    for path in sorted(set(re.findall(r"=> (\S+/lib\S+\.so\S*)", linked))):
+        if not re.search(r"/lib(c|m|dl|pthread|gcc_s|stdc\+\+)\.so", path):
+            shutil.copy(path, folder)
     target = Path(re.findall(r"=> (\S+)/libz\.so", linked)[0])
     return str(project.build(f"COPY libs/ {target}/").reference)
 
@@ -181,3 +183,59 @@ def test_conda_part_says_nothing_of_this_machine(lock: ImageLock, tmp_path: Path
         text = path.read_text(encoding="utf-8")
         assert str(tmp_path / "conda") not in text
         assert "rattler/pkgs" not in text
+
+
+SPEC = """
+axes: {{torch: 2.13.0, variant: cpu, python: "{python}", base: "local:{base}", transformers: none}}
+provider: conda
+conda:
+  channels: [{channel}]
+  packages: [libtool]
+"""
+
+
+def test_command_builds_and_proves_an_image_with_a_conda_part(
+    engine: DockerEngine, system_python: str, base: str, tmp_path: Path
+) -> None:
+    channel = tmp_path / "channel"
+    local_channel.python_package(channel, base=Path("/usr"), series=system_python)
+    local_channel.package(channel, "libtool", "1.0")
+    local_channel.index(channel)
+    spec = tmp_path / "withconda.yaml"
+    spec.write_text(SPEC.format(python=system_python, base=base, channel=channel.as_uri()), encoding="utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "builder",
+        "verify",
+        str(spec),
+        "--engine",
+        "docker",
+        "--level",
+        "L1",
+        "--json",
+        "-q",
+    ]
+    done = subprocess.run(
+        [*command, "--out", str(tmp_path / "out")],
+        cwd=Path(__file__).resolve().parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "index-unreachable" in done.stdout + done.stderr:
+        pytest.skip("the wheels of a CPU torch are out of reach")
+    (image,) = json.loads(done.stdout)["images"]
+    assert done.returncode == 0, image["error"] or [one for one in image["checks"] if one["status"] == "failed"]
+    try:
+        assert image["level"] == "L1"
+        asked = ["docker", "run", "--rm", "--network", "none", image["reference"]]
+        code = "import sys, torch; print(sys.base_prefix, torch.__version__)"
+        told = subprocess.run([*asked, "python", "-c", code], capture_output=True, text=True, check=True).stdout
+        assert told.split() == ["/opt/conda", "2.13.0+cpu"]
+        library = subprocess.run(
+            [*asked, "cat", "/opt/conda/share/libtool.txt"], capture_output=True, text=True, check=True
+        )
+        assert library.stdout == "libtool 1.0\n"
+    finally:
+        engine.remove(engine.image(image["reference"]))
