@@ -263,6 +263,8 @@ def _relaxed(cell: ImageSpec, catalog: Catalog) -> Iterator[tuple[str, ImageSpec
         if wanted_version != AUTO:
             changed = tuple((key, AUTO if key == name else value) for key, value in cell.packages)
             yield f"packages.{name}", replace(cell, packages=changed)
+    if cell.python != AUTO and cell.base != AUTO and cell.provider == ("apt",):
+        yield "provider", replace(cell, provider=("uv",))
     if cell.python != AUTO:
         yield "python", replace(cell, python=AUTO)
     if cell.base != AUTO:
@@ -285,6 +287,8 @@ def _value_of(key: str, found: Candidate) -> str:
         return f"{found.release.version}" if pinned else f"{found.release.version}` and `variant: {found.variant}"
     if key == "variant":
         return str(found.variant)
+    if key == "provider":
+        return found.cell.provider[0]
     if key == "python":
         return str(found.python)
     if key == "base":

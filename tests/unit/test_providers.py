@@ -50,6 +50,7 @@ def test_base_without_the_python_is_still_a_conflict_when_nothing_else_may_bring
     with pytest.raises(ConflictError) as caught:
         resolved(tmp_path, BASE % "3.12")
     assert caught.value.code == "base-python"
+    assert "with `provider: uv` and all else as it is, this image resolves" in str(caught.value)
 
 
 def test_in_place_the_machine_counts(tmp_path: Path) -> None:

@@ -234,8 +234,8 @@ def test_every_hint_resolves(text: str) -> None:
         target, *rest = key.split(".")
         if target == "packages":
             changed["axes"]["packages"][rest[0]] = value
-        elif target == "driver":
-            changed["driver"] = value
+        elif target in ("driver", "provider"):
+            changed[target] = value
         else:
             changed["axes"][target] = value
     assert resolved(yaml.safe_dump(changed))
