@@ -361,8 +361,9 @@ TRAINER_FAULTS = {
     ),
     "half precision that is left out": (
         """
-        import transformers
+        import functools, transformers
         init = transformers.TrainingArguments.__init__
+        @functools.wraps(init)
         def whole(self, *args, **kwargs):
             kwargs["bf16"] = False
             init(self, *args, **kwargs)
