@@ -91,6 +91,16 @@ def options_are_read(o: Outcome) -> Iterator[Finding]:
                 "nothing is judged by it",
                 is_unknown=True,
             )
+    os = o.env.os
+    if os is not None and os.family == "linux" and os.distribution != "alpine" and o.glibc is None:
+        yield finding(
+            "option-not-read",
+            "info",
+            os.text[:80],
+            [f"{os.origin} says `{os.text[:80]}`", "the facts do not name the glibc of it"],
+            "whether the wheels fit the system is not judged",
+            hint="say --glibc as `ldd --version` shows it",
+        )
 
 
 def torch_is_known(o: Outcome) -> Iterator[Finding]:

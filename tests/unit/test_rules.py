@@ -254,6 +254,14 @@ def test_systems_older_than_every_wheel(name: str) -> None:
     assert "glibc-too-old" in codes("torch==2.8.0", python="3.10", os=name)
 
 
+def test_a_system_without_facts_is_told_and_changes_no_verdict() -> None:
+    document = judged("torch==2.8.0", os="Fedora 40")
+    assert [(found.code, found.severity) for found in document.findings] == [("option-not-read", "info")]
+    assert document.verdict == "compatible"
+    for said in ({"os": "Fedora 40", "glibc": "2.39"}, {"os": "Ubuntu 22.04"}, {"os": "Windows 11"}, {"os": "Alpine"}):
+        assert "option-not-read" not in codes("torch==2.8.0", python="3.11", **said)
+
+
 def test_one_build_of_a_release_may_need_a_newer_system() -> None:
     said = {"python": "3.10", "os": "CentOS 7.9"}
     assert "glibc-too-old" not in codes("torch==2.6.0", **said)
