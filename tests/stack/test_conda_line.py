@@ -26,7 +26,7 @@ from builder.in_place import InPlaceEngine
 from builder.line import Folders
 from builder.results import ImageReport, Level
 from builder.run import Run
-from builder.scripts import SCRIPTS
+from builder.scripts import SCRIPTS, chosen
 from builder.sources import Sources, read_pip_config
 
 pytestmark = pytest.mark.stack
@@ -92,7 +92,7 @@ class CondaLine:
             progress=progress,
             catalog=catalog,
             spec=spec,
-            required=Level.L2 if len(scripts) > 2 else Level.L1,
+            required=Level.L2 if scripts == SCRIPTS else Level.L1,
             scripts=scripts,
         )
         run.lock_all()
@@ -110,7 +110,7 @@ def test_conda_prefix_is_proven_to_l2_and_again_after_a_changed_pin(tmp_path: Pa
     have = installed.conda_records(prefix)
     assert have["conda:python"][0].startswith(local_channel.VERSION)
     assert have["conda:gpu-tool"][0] == "2.0-0"
-    second = conda_line.verify("4.67.0", scripts=("probe", "files"))
+    second = conda_line.verify("4.67.0", scripts=chosen(level=Level.L1))
     assert second.error is None, second.error
     assert second.level >= Level.L1, [check.message for check in second.failed]
     assert second.digest != first.digest
