@@ -94,6 +94,8 @@ def measured(stack: Stack, folder: Path, *, from_package_index: bool) -> dict[st
         if BY_NAME[script].concerns(versions):
             documents.append(ran(python, script, folder, entry["python"], variant, versions))
     checks = [check for document in documents for check in document["checks"]]
+    for check in checks:
+        check["message"] = check["message"].replace(f"{folder}{os.sep}", "")  # a name that nobody knows afterwards
     bad = [check for check in checks if check["status"] in ("failed", "errored")]
     entry["scripts"] = [
         {"script": document["script"], "seconds": round(document["seconds"], 1)} for document in documents
