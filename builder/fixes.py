@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import SpecifierSet
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
 from builder.catalog import Catalog
@@ -125,8 +124,8 @@ def _step_for(env: Environment) -> int:
 
 def _parsed(text: str) -> tuple[Version | None, SpecifierSet]:
     try:
-        specifier = Requirement(f"x{text}").specifier
-    except InvalidRequirement:
+        specifier = SpecifierSet(text)
+    except InvalidSpecifier:
         return None, SpecifierSet()
     exact = [item for item in specifier if item.operator == "==" and not item.version.endswith(".*")]
     return (Version(exact[0].version), SpecifierSet()) if len(exact) == 1 and len(specifier) == 1 else (None, specifier)

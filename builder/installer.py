@@ -11,7 +11,6 @@ from dataclasses import replace
 from datetime import date
 
 from packaging.specifiers import SpecifierSet
-from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from builder.catalog import AmbiguousGpuError, Catalog
@@ -21,6 +20,7 @@ from builder.catalog_rows.torch_parts import COMPANIONS
 from builder.environment import Environment, InstallStep, Request
 from builder.in_force import applies
 from builder.index_builds import IndexView
+from builder.inputs.names import canonical
 from builder.outcome import Chosen, Conflicting, Outcome, Replaced
 from builder.shelf import Offer, Shelf, shelf_of
 from builder.solver import Solution, Want, solve
@@ -232,7 +232,7 @@ class _Run:
         version = request.version
         bound = SpecifierSet(f"=={version.public}") if version is not None else request.specifier
         says = f"{request.origin} asks for {request.name}{request.asks}"
-        return Want(request.name, bound, says, tuple(map(canonicalize_name, request.extras)), version)
+        return Want(request.name, bound, says, tuple(map(canonical, request.extras)), version)
 
     def _solved(self, step: InstallStep, wants: list[Want], view: IndexView, asked: set[str]) -> Solution:
         installed = {

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from builder.catalog import Catalog
 from builder.catalog_rows.base import Arch
-from builder.catalog_rows.packages import Package, Release, requirement, specifier
+from builder.catalog_rows.packages import Package, Release, Wanted, requirement, specifier
 from builder.catalog_rows.python import NumpyRelease
 from builder.catalog_rows.torch import TorchRelease
 from builder.catalog_rows.torch_parts import COMPANIONS
@@ -32,7 +32,7 @@ class Offer:
         version: Version,
         *,
         pythons: frozenset[PythonVersion] | None,
-        requires: tuple[Requirement, ...] | None,
+        requires: tuple[Wanted, ...] | None,
         released: str = "",
         requires_python: SpecifierSet | None = None,
         has_sdist: bool = False,
@@ -232,11 +232,11 @@ _LINUX = {
 
 
 @lru_cache(maxsize=8192)
-def marker_holds(wanted: Requirement, python: PythonVersion | None, arch: str, extras: tuple[str, ...]) -> bool:
+def marker_holds(wanted: Wanted, python: PythonVersion | None, arch: str, extras: tuple[str, ...]) -> bool:
     """Whether a requirement of a package applies. Without a Python, one that some Python meets counts."""
     if wanted.marker is None:
         return True
-    text = str(wanted.marker)
+    text = wanted.marker
     if "extra" in text and not extras:
         if " or " not in text:
             return False
@@ -252,9 +252,35 @@ def marker_holds(wanted: Requirement, python: PythonVersion | None, arch: str, e
             "python_full_version": full,
             "python_version": str(one.series),
         }
-        if any(wanted.marker.evaluate({**values, "extra": extra}) for extra in extras or ("",)):
+        if any(_evaluated(text, {**values, "extra": extra}) for extra in extras or ("",)):
             return True
     return False
+
+
+_TERM = re.compile(r"""\s*(\w+)\s*(==|!=|<=|>=|<|>)\s*["']([\w.-]*)["']\s*""")
+_VERSIONS = frozenset({"implementation_version", "python_full_version", "python_version"})
+
+
+def _evaluated(text: str, values: dict[str, str]) -> bool:
+    """The plain `a == "x" and b < "y"` is decided here; loading packaging's markers takes as long as a whole check."""
+    terms = [_TERM.fullmatch(term) for term in text.split(" and ")]
+    if any(term is None or not _is_plain(term[1], term[2], values) for term in terms):
+        from packaging.markers import Marker  # noqa: PLC0415
+
+        return bool(Marker(text).evaluate(values))
+    return all(_holds(term[1], term[2], term[3], values) for term in terms if term is not None)
+
+
+def _is_plain(name: str, operator: str, values: dict[str, str]) -> bool:
+    return name in values and (name in _VERSIONS or operator in {"==", "!="})
+
+
+def _holds(name: str, operator: str, value: str, values: dict[str, str]) -> bool:
+    if name in _VERSIONS:
+        return specifier(f"{operator}{value}").contains(values[name], prereleases=True)
+    if name == "extra":
+        value = re.sub(r"[-_.]+", "-", value).lower()
+    return (values[name] == value) is (operator == "==")
 
 
 __all__ = ["Offer", "Shelf", "marker_holds", "shelf_of", "specifier"]

@@ -215,7 +215,8 @@ class _Search:
             touched.append(name)
             if there is None:
                 new.append(name)
-                if len(self.bounds[name]) > 1 and not self._is_left(name):
+                # Most sets hold together at once: looking ahead pays from the first failure on.
+                if self.failures and len(self.bounds[name]) > 1 and not self._is_left(name):
                     failure = Failure(name, tuple(self.bounds[name]), ())
                     self.failures.append(failure)
                     return touched, new, failure

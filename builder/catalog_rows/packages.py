@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import date
 from functools import cached_property, lru_cache
 from typing import Any
 
-from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
@@ -17,9 +18,25 @@ from builder.versions import GlibcVersion, PythonVersion
 ANY = "any"
 
 
+_WANTED = re.compile(r"\s*([\w.-]+)\s*(?:\[[^\]]*\])?\s*\(?([^;()@]*)\)?\s*(?:;(.*))?", re.ASCII | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A requirement of the facts, whose form is checked where they are made: packaging's own class costs 30 ms."""
+
+    name: str
+    specifier: SpecifierSet
+    marker: str | None
+
+
 @lru_cache(maxsize=4096)
-def requirement(text: str) -> Requirement:
-    return Requirement(text)
+def requirement(text: str) -> Wanted:
+    match = _WANTED.fullmatch(text)
+    if match is None:
+        raise ValueError(f"`{text}` is no requirement")
+    marker = (match[3] or "").strip()
+    return Wanted(re.sub(r"[-_.]+", "-", match[1]).lower(), specifier(match[2].strip()), marker or None)
 
 
 @lru_cache(maxsize=4096)
@@ -92,7 +109,7 @@ class Release:
         return str(self._raw.get("refused", ""))
 
     @property
-    def requires(self) -> tuple[Requirement, ...] | None:
+    def requires(self) -> tuple[Wanted, ...] | None:
         """On tracked packages; None: not known."""
         number = self._raw.get("requires")
         return None if number is None else tuple(requirement(text) for text in self._sets[number])

@@ -5,35 +5,35 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from builder.catalog_rows.packages import Wanted, requirement
 from builder.outcome import Outcome
 from builder.rules.base import Change, Finding, finding
 from builder.shelf import marker_holds
 
 
-def _of_torch(o: Outcome) -> dict[str, Requirement]:
+def _of_torch(o: Outcome) -> dict[str, Wanted]:
     """What the default build pins; builds of the torch index pin their own, which the facts do not list."""
     torch, release = o.torch, o.torch_release
     if torch is None or release is None or torch.variant is None or o.is_conda(torch):
         return {}
     if torch.variant != release.default_variant(o.arch):
         return {}
-    found = (Requirement(text) for text in release.nvidia_requirements)
-    return {requirement.name: requirement for requirement in found if requirement.name.startswith("nvidia-")}
+    found = (requirement(text) for text in release.nvidia_requirements)
+    return {wanted.name: wanted for wanted in found if wanted.name.startswith("nvidia-")}
 
 
 def pins_agree_with_torch(o: Outcome) -> Iterator[Finding]:
     torch, release = o.torch, o.torch_release
     if torch is None or release is None:
         return
-    for name, requirement in _of_torch(o).items():
+    for name, wanted in _of_torch(o).items():
         chosen = o.package(name)
         if chosen is None or chosen.version is None or chosen.request is None:
             continue
-        if requirement.specifier.contains(chosen.version, prereleases=True):
+        if wanted.specifier.contains(chosen.version, prereleases=True):
             continue
         # A step of its own after torch replaces the library on purpose, and mostly works.
         is_later = chosen.step > torch.step
@@ -41,11 +41,11 @@ def pins_agree_with_torch(o: Outcome) -> Iterator[Finding]:
             "cuda-library-pin",
             "warning" if is_later else "error",
             f"{name} {chosen.version}",
-            [torch.says, release.cite(f"torch {release.version} requires {name}{requirement.specifier}"), chosen.says],
+            [torch.says, release.cite(f"torch {release.version} requires {name}{wanted.specifier}"), chosen.says],
             f"torch would load another {name} than it was tested with"
             if is_later
             else f"an installer refuses the two together, and without its check torch would load the wrong {name}",
-            tries=[Change("pin", name, str(requirement.specifier)), Change("remove", name, "")],
+            tries=[Change("pin", name, str(wanted.specifier)), Change("remove", name, "")],
         )
 
 

@@ -81,6 +81,19 @@ def test_a_plain_start_loads_neither_pydantic_nor_the_library() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_a_plain_check_reads_no_marker_grammar(tmp_path: Path) -> None:
+    listed = tmp_path / "requirements.txt"
+    listed.write_text("torch==2.6.0\ntransformers==4.49.0\npeft>=0.14  # adapters\ndatasets\nnumpy<3\n")
+    code = (
+        f"import sys; sys.argv = ['torchproof', 'check', {str(listed)!r}, '--python', '3.11', '--json']\n"
+        "from builder.__main__ import main\n"
+        "try: main()\nexcept SystemExit: pass\n"
+        "print(sorted({'packaging.requirements', 'packaging.markers', 'packaging.tags', 'logging'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 def test_cells_of_a_spec_stand_beside_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert quick([str(ROOT / "images" / "quickstart.yaml"), "--json"]) in {0, 4}
     document = json.loads(capsys.readouterr().out)
