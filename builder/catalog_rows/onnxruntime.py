@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import date
 from functools import cached_property
 
-from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from builder.catalog_rows.base import Arch, Raw, Row, codes, cuda_library, pythons, span
+from builder.catalog_rows.packages import requirement
 from builder.versions import ComputeCapability, CudaVersion, GlibcVersion, GpuCode, PythonVersion, best_code
 
 
@@ -164,7 +164,7 @@ class OnnxRuntimeGpu(Row):
         texts = self.extras.get("cuda", ())
         if self.is_extra_installable("cuda") is False:  # 1.27.0 puts a suffix of CUDA 12 behind them
             texts = tuple(text.replace("-cu13", "") for text in texts)
-        return {cuda_library(Requirement(text).name): text for text in texts}
+        return {cuda_library(requirement(text).name): text for text in texts}
 
     def cuda_package_fact(self, library: str) -> str:
         return self.cite(f"onnxruntime-gpu {self.version} loads {library}: its extra `cuda` asks for the package")

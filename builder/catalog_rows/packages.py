@@ -18,7 +18,7 @@ from builder.versions import GlibcVersion, PythonVersion
 ANY = "any"
 
 
-_WANTED = re.compile(r"\s*([\w.-]+)\s*(?:\[[^\]]*\])?\s*\(?([^;()@]*)\)?\s*(?:;(.*))?", re.ASCII | re.DOTALL)
+_WANTED = re.compile(r"\s*([\w.-]+)\s*(?:\[([^\]]*)\])?\s*\(?([^;()@]*)\)?\s*(?:;(.*))?", re.ASCII | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,7 @@ class Wanted:
     """A requirement of the facts, whose form is checked where they are made: packaging's own class costs 30 ms."""
 
     name: str
+    extras: frozenset[str]
     specifier: SpecifierSet
     marker: str | None
 
@@ -35,8 +36,9 @@ def requirement(text: str) -> Wanted:
     match = _WANTED.fullmatch(text)
     if match is None:
         raise ValueError(f"`{text}` is no requirement")
-    marker = (match[3] or "").strip()
-    return Wanted(re.sub(r"[-_.]+", "-", match[1]).lower(), specifier(match[2].strip()), marker or None)
+    name = re.sub(r"[-_.]+", "-", match[1]).lower()
+    extras = frozenset(filter(None, map(str.strip, (match[2] or "").split(","))))
+    return Wanted(name, extras, specifier(match[3].strip()), (match[4] or "").strip() or None)
 
 
 @lru_cache(maxsize=4096)

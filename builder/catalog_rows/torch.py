@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import date
 from functools import cached_property
 
-from packaging.requirements import Requirement as PackagingRequirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from builder.catalog_rows.base import Arch, Raw, Row, codes, cuda_library, pythons, span
+from builder.catalog_rows.packages import requirement
 from builder.catalog_rows.torch_parts import COMPANIONS, Abi, Companion, CompanionName, Features, OnnxExport
 from builder.versions import (
     ComputeCapability,
@@ -249,7 +249,7 @@ class TorchRelease(Row):
         """
         if not self.nvidia_requirements or self.version < Version("2.0"):
             return None
-        parsed = [PackagingRequirement(text) for text in self.nvidia_requirements]
+        parsed = [requirement(text) for text in self.nvidia_requirements]
         parts = {extra for each in parsed if each.name == "cuda-toolkit" for extra in each.extras}
         return library in {*parts, *(cuda_library(each.name) for each in parsed)}
 

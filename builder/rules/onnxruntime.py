@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from builder.catalog_rows.onnxruntime import OnnxRuntimeGpu
+from builder.catalog_rows.packages import requirement
 from builder.outcome import Chosen, Outcome
 from builder.rules.base import Change, Finding, finding
 from builder.versions import CudaVersion
@@ -121,7 +121,7 @@ def libraries_are_brought(o: Outcome) -> Iterator[Finding]:
     ):
         return
     for library, text in row.cuda_packages.items():
-        package = Requirement(text)
+        package = requirement(text)
         if release.brings(library) is not False or package.name in o.packages:
             continue
         yield finding(

@@ -18,7 +18,7 @@ from builder.catalog_rows.packages import requirement
 from builder.shelf import marker_holds
 from builder.versions import PythonVersion
 
-FACTS = Path(__file__).resolve().parents[2] / "builder" / "facts" / "packages.json"
+FACTS = Path(__file__).resolve().parents[2] / "builder" / "facts"
 
 
 def words(node: Any) -> Iterator[str]:
@@ -32,7 +32,8 @@ def words(node: Any) -> Iterator[str]:
 
 @cache
 def shipped() -> tuple[str, ...]:
-    return tuple(sorted(filter(is_requirement, set(words(json.loads(FACTS.read_text(encoding="utf-8")))))))
+    files = (json.loads((FACTS / name).read_text(encoding="utf-8")) for name in ("packages.json", "torch.json"))
+    return tuple(sorted(filter(is_requirement, set(itertools.chain.from_iterable(map(words, files))))))
 
 
 def is_requirement(text: str) -> bool:
@@ -63,6 +64,7 @@ def test_every_shipped_requirement_reads_the_same() -> None:
     for text in texts:
         theirs, ours = Requirement(text), requirement(text)
         assert ours.name == re.sub(r"[-_.]+", "-", theirs.name).lower()
+        assert ours.extras == theirs.extras
         assert ours.specifier == theirs.specifier
         assert (ours.marker is None) is (theirs.marker is None)
 
