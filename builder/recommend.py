@@ -61,6 +61,7 @@ class Usable:
     python: str
     transformers: str | None
     onnxruntime_gpu: str | None
+    libraries: tuple[str, ...]  # what onnxruntime-gpu loads and this torch does not ask for
     torchvision: str | None
     numpy: str | None  # the bound that torch or onnxruntime-gpu need, None where any numpy will do
     base: str
@@ -92,6 +93,7 @@ class Answer:
                     "torchvision": each.torchvision,
                     "transformers": each.transformers,
                     "onnxruntime_gpu": each.onnxruntime_gpu,
+                    "libraries": list(each.libraries),
                     "numpy": each.numpy,
                     "base": each.base,
                     "arch": each.arch,
@@ -263,17 +265,20 @@ def _usable(
         (str(row.version) for row in release.companions("torchvision") if row.serves(python) is not False), None
     )
     bound = release.numpy_upper or (runtime.numpy_upper if runtime is not None else None)
+    is_default = build.variant == release.default_variant(arch)
+    libraries = runtime.cuda_packages if runtime is not None and is_default else {}
     return Usable(
         torch=release.version,
         variant=build.variant.tag,
         python=str(python),
         transformers=transformers,
         onnxruntime_gpu=None if runtime is None else str(runtime.version),
+        libraries=tuple(text for library, text in libraries.items() if release.brings(library) is False),
         torchvision=vision,
         numpy=None if bound is None else str(bound),
         base=f"python:{python}-slim-bookworm",
         arch=arch,
-        is_default=build.variant == release.default_variant(arch),
+        is_default=is_default,
         reasons=tuple(_reasons(release, build, gpus, wish, catalog)),
     )
 
@@ -308,6 +313,7 @@ def text(answer: Answer) -> str:
             "onnxruntime-gpu": each.onnxruntime_gpu,
         }
         parts += [f"{name} {value}" for name, value in neighbours.items() if value]
+        parts += each.libraries
         parts += [f"numpy{each.numpy}"] if each.numpy else []
         lines.append(f"{number}. {', '.join(parts)}, base {each.base}")
         if number == 1:

@@ -50,6 +50,7 @@ def test_what_is_recommended_passes_the_check(gpu: str, driver: str) -> None:
         pins += [f"numpy{each.numpy}"] if each.numpy else []
         pins += [f"transformers=={each.transformers}"] if each.transformers else []
         pins += [f"onnxruntime-gpu=={each.onnxruntime_gpu}"] if each.onnxruntime_gpu else []
+        pins += each.libraries
         document = judged(*pins, gpus=gpu, driver=driver, python=each.python)
         assert document.verdict == "compatible", [found.code for found in document.findings]
 
