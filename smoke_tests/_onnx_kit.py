@@ -61,6 +61,8 @@ def example(ctx, torch):
 def new_session(ctx, path, providers):
     """With a profile, which tells where each node really ran; get_providers() only tells what was registered."""
     runtime = ctx.made["runtime"]
+    if providers[0] == CUDA and hasattr(runtime, "preload_dlls"):
+        runtime.preload_dlls()  # of what the provider needs, torch 2.15 loads all but one library
     options = quiet_options(runtime)
     options.enable_profiling = True
     options.profile_file_prefix = os.path.join(ctx.scratch, os.path.basename(path) + "." + providers[0])

@@ -125,7 +125,7 @@ def symbols(ctx):
     missing = _symbols.missing_of_torch(loader, lookup, paths, _metadata.folders())
     of_cuda = _symbols.missing_of_cuda(loader, lookup, paths, _libraries.cuda_stem)
     # What torch has loaded before is taken in place of what a library would find by itself.
-    before = list(loaded_by_torch(loader).values()) if of_cuda else []
+    before = list(loaded_after(loader, "torch").values()) if of_cuda else []
     for path, names in of_cuda.items():
         left = [name for name in names if not lookup.is_defined(name.encode(), before)]
         if left:
@@ -159,7 +159,8 @@ def path_counts(path):
 def provider_libraries(ctx):
     """onnxruntime's CUDA provider would load; where it would not, onnxruntime silently takes the CPU.
 
-    What torch has loaded before counts, since that is how the provider is used beside torch; that it is needed is told.
+    What torch has loaded before counts, since that is how the provider is used beside torch, and so does what
+    onnxruntime loads when it is asked to. That either is needed is told.
     """
     package = "onnxruntime-gpu"
     installed = {name for name, _, _, _ in _metadata.distributions()}
@@ -172,12 +173,20 @@ def provider_libraries(ctx):
     shared = [path for path in paths if os.path.basename(path).startswith("libonnxruntime_providers_shared.so")]
     if not shared:
         raise Failed("provider-unresolved", "libonnxruntime_providers_shared.so is gone: no provider can be loaded")
-    with_torch = loaded_by_torch(loader) or loader.closure([path for path in paths if is_torch(path)])
+    with_torch = loaded_after(loader, "torch") or loader.closure([path for path in paths if is_torch(path)])
     wanted = sorted(
         name for name in loader.elf(providers[0]).needed if _libraries.CUDA_STEM.match(name.split(".so")[0])
     )
     alone = _libraries.unresolved(loader, providers, {})
     rows = _libraries.unresolved(loader, providers, with_torch)
+    how = "once torch is imported" if alone else "by itself"
+    if rows:
+        preloaded = dict(with_torch, **loaded_after(loader, "onnxruntime", "onnxruntime.preload_dlls()"))
+        if not _libraries.unresolved(loader, providers, preloaded):
+            how = "once onnxruntime.preload_dlls() was called; it is not enough to import torch: {}".format(
+                shorten([row["reason"] for row in rows])
+            )
+            rows = []
     if rows:
         brought = sorted(name for name in with_torch if _libraries.cuda_stem(name))
         raise Failed(
@@ -188,21 +197,21 @@ def provider_libraries(ctx):
             measured=[row["library"] for row in rows],
             expected=wanted,
         )
-    how = "by itself" if not alone else "once torch is imported or onnxruntime.preload_dlls() was called"
     return Passed("the CUDA provider finds all it needs {}".format(how), measured=wanted, needs_torch=bool(alone))
 
 
-def loaded_by_torch(loader):
-    """{name: path} of what is in a process after `import torch`, which loads some by hand; empty where it fails."""
-    code = "import torch; print(open('/proc/self/maps').read())"
+def loaded_after(loader, module, call=""):
+    """{name: path} of what is in a process after an import, which loads some by hand; empty where it fails."""
+    code = "import {}; {}; print(); print(open('/proc/self/maps').read())".format(module, call or "pass")
     done = subprocess.run(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=120, check=False
     )
     if done.returncode != 0:
         return {}
-    mapped = {line.split(None, 5)[5] for line in done.stdout.decode().splitlines() if line.count("/")}
+    rows = [line.split(None, 5) for line in done.stdout.decode().splitlines()]  # among what the import itself says
+    mapped = {row[5] for row in rows if len(row) == 6 and row[5].startswith("/")}
     names = {name: paths[0] for name, paths in _libraries.brought_by_name(sorted(mapped), loader.elf).items()}
-    return names if any(name.startswith("libtorch_python.so") for name in names) else {}
+    return names if module != "torch" or any(name.startswith("libtorch_python.so") for name in names) else {}
 
 
 def is_torch(path):

@@ -113,25 +113,36 @@ def libraries_are_brought(o: Outcome) -> Iterator[Finding]:
     chosen, row = pair
     base = o.env.base
     if (
-        "cuda" in (chosen.request.extras if chosen.request else ())
-        or torch.variant is None
+        torch.variant is None
         or torch.variant != release.default_variant(o.arch)
         or _fits(_Libraries("", o.torch_toolkit or CudaVersion((0, 0)), None), row) is False
         or (base is not None and base.toolkit is not None and base.flavor != "base")
     ):
         return
+    extras = chosen.request.extras if chosen.request else ()
     for library, text in row.cuda_packages.items():
         package = requirement(text)
-        if release.brings(library) is not False or package.name in o.packages:
+        if release.brings(library) is not False:
             continue
-        yield finding(
-            "onnxruntime-library",
-            "error",
-            chosen.title,
-            [chosen.says, row.cuda_package_fact(library), f"{torch.says}, which asks for no {package.name}"],
-            f"there is no lib{library}: {NAME} {chosen.version} {_FALLS_BACK}",
-            tries=[Change("add", package.name, str(package.specifier))],
-        )
+        because = [chosen.says, row.cuda_package_fact(library), f"{torch.says}, which asks for no {package.name}"]
+        if package.name not in o.packages and "cuda" not in extras:
+            yield finding(
+                "onnxruntime-library",
+                "error",
+                chosen.title,
+                because,
+                f"there is no lib{library}: {NAME} {chosen.version} {_FALLS_BACK}",
+                tries=[Change("add", package.name, str(package.specifier))],
+            )
+        else:
+            yield finding(
+                "onnxruntime-preload",
+                "warning",
+                chosen.title,
+                because,
+                f"importing torch does not load lib{library}: without more {NAME} {chosen.version} {_FALLS_BACK}",
+                hint="call onnxruntime.preload_dlls() before the first session is made",
+            )
 
 
 def _fits(have: _Libraries, row: OnnxRuntimeGpu) -> bool | None:

@@ -132,6 +132,8 @@ SILENT: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
     ("onnxruntime-library", ("torch==2.14.1", "onnxruntime-gpu==1.31.1"), {}),
     ("onnxruntime-library", ("torch==2.15.0", "onnxruntime-gpu==1.31.1", "nvidia-curand"), {}),
     ("onnxruntime-library", ("torch==2.15.0", "onnxruntime-gpu[cuda,cudnn]==1.31.1"), {}),
+    ("onnxruntime-preload", ("torch==2.14.1", "onnxruntime-gpu[cuda,cudnn]==1.31.1"), {}),
+    ("onnxruntime-preload", ("torch==2.15.0", "onnxruntime-gpu==1.31.1"), {}),
     ("onnx-ir-too-new", ("onnx==1.15.0", "onnxruntime==1.17.1"), {}),
     ("opset-too-low", ("torch==2.4.1", "transformers==4.45.1"), {"opset": 17}),
     ("onnxscript-missing", ("torch==2.8.0", "onnx==1.18.0"), {}),

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -338,6 +339,28 @@ def test_a_cuda_provider_beside_a_torch_that_loads_its_libraries(site):
     checks = site.checks()
     assert codes(checks) == {}
     assert checks["provider_libraries"]["details"]["needs_torch"] is True
+
+
+def test_a_cuda_provider_whose_libraries_onnxruntime_has_to_be_asked_for(site):
+    """Real libraries stand for those of CUDA, since a process has to load them."""
+    site.package("onnxruntime-gpu", "1.31", {PROVIDER: make_elf(needed=["libcurand.so.10"]), **SHARED})
+    assert codes(site.checks()) == {"provider_libraries": "provider-unresolved"}
+    site.package("nvidia-curand", "10.4", {"nvidia/cu13/lib/libcurand.so.10": real_library()})
+    assert codes(site.checks()) == {"provider_libraries": "provider-unresolved"}
+    code = """
+        import ctypes, os
+        def preload_dlls():
+            ctypes.CDLL(os.path.join(os.path.dirname(__file__), "../nvidia/cu13/lib/libcurand.so.10"))
+    """
+    (site.folder / "onnxruntime/__init__.py").write_text(textwrap.dedent(code))
+    check = site.checks()["provider_libraries"]
+    assert check["status"] == "passed"
+    assert "once onnxruntime.preload_dlls() was called" in check["message"]
+    assert "libcurand.so.10 is not found" in check["message"]
+
+
+def real_library():
+    return Path(_elf.Loader({}).cache["libm.so.6"][0]).read_bytes()
 
 
 @fault("files", {"requirements": "requirement-unmet"})
