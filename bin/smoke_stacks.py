@@ -15,6 +15,7 @@ class Stack:
     backend: str | None = None
     until: str | None = None  # packages uploaded later are not taken: what a person had then
     expected: tuple[str, ...] = field(default=())  # codes of faults that this stack is known to have
+    note: str = ""  # what a reader of its failures has to know
 
 
 COMMON = ("pip", "tensorboard", "datasets", "accelerate")
@@ -120,6 +121,8 @@ STACKS = (
         ),
         backend="cpu",
         expected=("numpy-abi",),
+        note="torch 2.1 was built with numpy 1, and its metadata lets numpy 2 in. The export fails for the same reason."
+        " Its torch.compile needs setuptools, which its metadata does not ask for; other stacks here have it.",
     ),
     Stack(
         name="torch-2.4",
@@ -155,8 +158,9 @@ STACKS = (
         name="newest",
         python="3.13",
         packages=("torch", "transformers", "onnxruntime-gpu", "onnx", "onnxscript", "numpy", "wandb", *COMMON),
-        # torch 2.15 no longer brings libcurand, which the CUDA provider of onnxruntime-gpu 1.31 needs.
         expected=("provider-unresolved",),
+        note="torch 2.15 no longer asks for libcurand, which the CUDA provider of onnxruntime-gpu needs. With"
+        " nvidia-curand installed the check passes, and tells that onnxruntime.preload_dlls() has to be called.",
     ),
     Stack(
         name="torch-2.13-cpu",

@@ -236,6 +236,7 @@ def page(stacks: list[dict[str, Any]]) -> str:
     for entry in stacks:
         took = {script["script"]: f"{script['seconds']:.1f}" for script in entry["scripts"]}
         lines.append(f"| {entry['name']} | " + " | ".join(took.get(name, "") for name in SENT) + " |")
+    notes = {stack.name: stack.note for stack in STACKS}
     for title, key in (("What failed", "failures"), ("What was not checked, up to L2", "not_checked")):
         rows = [(entry["name"], row) for entry in stacks for row in entry.get(key, [])]
         if rows:
@@ -243,6 +244,9 @@ def page(stacks: list[dict[str, Any]]) -> str:
         for name, row in rows:
             code = f" [{row['code']}]" if row.get("code") else ""
             lines.append(f"- {name}: `{row['id']}`{code} {row['message']}")
+        if key == "failures":
+            told = [name for name in dict.fromkeys(name for name, _ in rows) if notes.get(name)]
+            lines += [part for name in told for part in ("", f"{name}: {notes[name]}")]
     return "\n".join(lines) + "\n"
 
 

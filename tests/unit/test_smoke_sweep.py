@@ -64,7 +64,8 @@ def test_the_page_tells_what_failed_and_what_is_open():
         "failures": [{**ABI, "message": "cannot exchange arrays"}],
         "not_checked": [{"id": "compile.compiles", "message": "no compiler"}],
     }
-    page = smoke_sweep.page([entry])
+    page = smoke_sweep.page([entry, {**entry, "name": "torch-2.1-numpy-2"}])
+    assert "\n\ntorch-2.1-numpy-2: torch 2.1 was built with numpy 1" in page
     assert "1.16.3 (gpu)" in page
-    assert "## What failed\n\n- broken: `probe.numpy_conversion` [numpy-abi] cannot exchange arrays\n" in page
+    assert "## What failed\n\n- broken: `probe.numpy_conversion` [numpy-abi] cannot exchange arrays\n- torch" in page
     assert "- broken: `compile.compiles` no compiler\n" in page
