@@ -1,5 +1,5 @@
 # `make verify` proves the quickstart image; `make test` runs the tests. Both set up what they need in .venv.
-.PHONY: verify test unit docker-test faults lint format clean help
+.PHONY: verify test unit docker-test stack-test faults lint format clean help
 
 PYTHON := .venv/bin/python
 export UV_PROJECT_ENVIRONMENT := .venv
@@ -8,6 +8,7 @@ help:
 	@echo "make verify   build images/quickstart.yaml and prove it (a venv where no Docker engine answers)"
 	@echo "make test     all tests; those that need Docker or a GPU are skipped where there is none"
 	@echo "make unit     the fast tests alone"
+	@echo "make stack-test   smoke checks on whole and on broken stacks, in .stack (a CPU build of torch)"
 	@echo "make faults   the tests that seed faults, and for each check how many were seeded and caught"
 	@echo "make lint     ruff, mypy, import contracts"
 	@echo "make clean    remove what was made: .venv and out/"
@@ -30,6 +31,12 @@ docker-test: .venv/.ready
 faults: .venv/.ready
 	$(PYTHON) -m pytest -m fault $(PYTEST)
 
+.stack/.ready: .venv/.ready bin/stack-env
+	bin/stack-env
+
+stack-test: .stack/.ready
+	TORCHPROOF_STACK_PYTHON=$(CURDIR)/.stack/bin/python .stack/bin/python -m pytest tests/stack $(PYTEST)
+
 lint: .venv/.ready
 	.venv/bin/uv pip install --quiet --python $(PYTHON) --group lint
 	.venv/bin/ruff check .
@@ -43,4 +50,4 @@ format: .venv/.ready
 	.venv/bin/ruff format .
 
 clean:
-	rm -rf .venv out dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .stack out dist .mypy_cache .ruff_cache .pytest_cache
