@@ -5,9 +5,11 @@ Runs in this Python where torch (2.6 or newer) and transformers are installed be
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ from builder.vram.loop import TrainingLoop  # noqa: E402
 if traced.why_not() is not None:
     pytest.skip(str(traced.why_not()), allow_module_level=True)
 
-from builder.vram.tracing import run, tracker  # noqa: E402
+from builder.vram.tracing import contexts, kernels, run, tracker  # noqa: E402
 from builder.vram.tracing.emulation import CudaBehaviour  # noqa: E402
 from builder.vram.tracing.tracker import Tracker  # noqa: E402
 
@@ -293,13 +295,49 @@ def test_workspaces_come_with_the_first_product_of_each_thread() -> None:
     model, changes = bert()
     found = replay(run.trace(model, changes, workspace=32 * MIB))
     assert found.terms["workspaces"] == 64 * MIB
+    assert replay(run.trace(model, changes, workspace=0)).terms["workspaces"] == 0
+    assert found.peak_allocated - allocated(model, changes, workspace=0) == 64 * MIB
 
 
-def test_embedding_backward_sorts_many_indices() -> None:
-    model = find("bert-base", layers=1)
-    found = run.trace(model, loop(batch=32, seq=128, steps=1, optimizer="none"))
-    rows = 32 * 128 // 10 + 32 * 128
-    assert rows * 768 * 4 in {event.size for event in found.events}
+def sizes(model: Any, changes: Any) -> Counter[int]:
+    return Counter(event.size for event in run.trace(model, changes).events)
+
+
+@pytest.mark.parametrize(
+    ("changes", "kernel", "scratch"),
+    [
+        ({"precision": "fp16"}, "_flash_backward", 16 * 12 * 512 * 64 * 4),
+        ({"precision": "fp32"}, "_efficient_backward", 16 * 12 * 500 * 64 * 4),
+        ({"precision": "fp32", "mask": "padded"}, "_efficient_backward", 16 * 12 * 500 * 64 * 4),
+        ({"precision": "fp32", "optimizer": "none"}, "_embedding_backward", (16 * 500 // 10 + 16 * 500) * 768 * 4),
+    ],
+)
+def test_kernels_take_scratch_that_no_operator_shows(changes: Any, kernel: Any, scratch: int, monkeypatch: Any) -> None:
+    """Heads of 64 in 12: flash rounds 500 rows up to 512, the other kernel does not; partial sums of the embedding."""
+    model, work = find("bert-base", layers=1), loop(batch=16, seq=500, steps=1, **changes)
+    with_rule = sizes(model, work)
+    monkeypatch.setattr(kernels, kernel, lambda *_: ())
+    assert (with_rule - sizes(model, work))[scratch] == 1
+
+
+def test_few_indices_are_added_without_a_sort(monkeypatch: Any) -> None:
+    model, work = find("bert-base", layers=1), loop(batch=6, seq=512, steps=1, optimizer="none")
+    partial = (3072 // 10 + 3072) * 768 * 4
+    with_rule = sizes(model, work)
+    monkeypatch.setattr(kernels, "UNSORTED_INDICES", 0)
+    assert (sizes(model, work) - with_rule)[partial] == 1
+
+
+def test_what_is_computed_again_is_computed_under_autocast(monkeypatch: Any) -> None:
+    model, changes = bert(precision="fp16", checkpointing=True)
+    with_rule = allocated(model, changes)
+
+    @contextlib.contextmanager
+    def unknown(*_: Any, **__: Any) -> Any:
+        yield
+
+    monkeypatch.setattr(contexts, "backward_pass", unknown)
+    assert abs(allocated(model, changes) / with_rule - 1) > 0.02
 
 
 # --- the whole
