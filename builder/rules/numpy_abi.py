@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -99,30 +99,29 @@ def unstated_bounds(o: Outcome) -> Iterator[Finding]:
 
 def _nearest(o: Outcome, other: Chosen, bound: SpecifierSet) -> list[Change]:
     """The releases inside the bound that are next to the pin: the newest of all may not go with the rest."""
-    version = other.version
-    if not other.is_pinned or version is None:
-        return []
-    fits = [
-        offer.version
-        for offer in o.shelf.offers(other.name)
-        if bound.contains(offer.version) and (o.assumed_python is None or offer.lets_in(o.assumed_python))
-    ]
-    newer, older = [each for each in reversed(fits) if each > version], [each for each in fits if each < version]
-    return [Change("pin", other.name, f"=={each}") for each in [*newer[:1], *older[:1]]]
+    newer, older = _next_to(o, other, bound.contains)
+    return [*newer, *older]
 
 
 def _other_release(o: Outcome, hazard: Hazard, chosen: Chosen) -> list[Change]:
     """The next releases of the asker itself that are free of the fault."""
+    newer, older = _next_to(o, chosen, lambda version: not hazard.holds_for(version))
+    return [*older, *newer]
+
+
+def _next_to(o: Outcome, chosen: Chosen, is_right: Callable[[Version], bool]) -> tuple[list[Change], list[Change]]:
+    """The next newer and the next older release that is right and takes this Python; none where nothing is pinned."""
     version = chosen.version
     if not chosen.is_pinned or version is None:
-        return []
+        return [], []
     fits = [
         offer.version
         for offer in o.shelf.offers(chosen.name)
-        if not hazard.holds_for(offer.version) and (o.assumed_python is None or offer.lets_in(o.assumed_python))
+        if is_right(offer.version) and (o.assumed_python is None or offer.lets_in(o.assumed_python))
     ]
     newer, older = [each for each in reversed(fits) if each > version], [each for each in fits if each < version]
-    return [Change("pin", chosen.name, f"=={each}") for each in [*older[:1], *newer[:1]]]
+    changes = [[Change("pin", chosen.name, f"=={each}") for each in found[:1]] for found in (newer, older)]
+    return changes[0], changes[1]
 
 
 def _python_bound(o: Outcome, hazard: Hazard, chosen: Chosen | None) -> Iterator[Finding]:
